@@ -1,0 +1,216 @@
+"""The command line: fedrepro run | sweep | methods | data | bench."""
+
+import argparse
+import itertools
+import json
+import sys
+from dataclasses import fields
+
+from fedrepro.errors import BadInput, Failure
+from fedrepro.run import Run
+
+DEFAULT_STORE = "runs"
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="fedrepro", description="Federated-learning papers, reproduced: train, sweep, inspect."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="train one federation", description="Train one federation.")
+    _run_options(run)
+    run.add_argument("--store", help="keep results here and go on after an interruption")
+
+    many = commands.add_parser(
+        "sweep", help="train a grid of federations side by side",
+        description="Train every combination of the --vary values; finished runs are not computed again.",
+        epilog="example: fedrepro sweep --data digits --vary method fedavg fedprox --vary seed 0 1 2",
+    )  # fmt: skip
+    _run_options(many)
+    many.add_argument("--store", default=DEFAULT_STORE, help="where results are kept (default: %(default)s)")
+    many.add_argument("--vary", action="append", nargs="+", default=[], metavar=("FIELD", "VALUE"),
+                      help="a field, or hp.NAME, and the values it takes")  # fmt: skip
+
+    methods = commands.add_parser("methods", help="list the methods and their hyperparameters")
+    methods.add_argument("--json", action="store_true", help="for machines")
+
+    data = commands.add_parser("data", help="show which data sets are here, or fetch one")
+    data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status")
+    data.add_argument("name", nargs="*", help="data sets to fetch")
+    data.add_argument("--json", action="store_true", help="for machines")
+
+    bench = commands.add_parser("bench", help="measure speed as ratios to a bare PyTorch loop")
+    bench.add_argument("--repeats", type=int, default=3, help="repeats; the median counts (default: %(default)s)")
+    bench.add_argument("--quick", action="store_true", help="small settings, to see that it works")
+    bench.add_argument("--only", action="append", help="run only the named measurement (may be repeated)")
+    bench.add_argument("--out", default="results/bench", help="folder for the results (default: %(default)s)")
+    return top
+
+
+def _run_options(command: argparse.ArgumentParser) -> None:
+    for f in fields(Run):
+        if f.name == "hp":
+            command.add_argument("--hp", action="append", default=[], metavar="NAME=VALUE",
+                                 help="a hyperparameter of the method (may be repeated)")  # fmt: skip
+        else:
+            shown = "" if f.default is None else f" (default: {f.default})"
+            command.add_argument("--" + f.name.replace("_", "-"), help=f.metadata["help"] + shown)
+    command.add_argument("--workers", type=int, help="worker processes (default: one a core)")
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
+    command.add_argument("--json", action="store_true", help="one line of JSON at the end, nothing else")
+
+
+def _literal(text: str):
+    """A number or true/false where the text is one, else the text; Run and build() judge it."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text if text.lower() not in ("nan", "inf", "-inf") else float(text)
+
+
+def _fields(args: argparse.Namespace) -> dict:
+    given = {f.name: getattr(args, f.name) for f in fields(Run) if f.name != "hp"}
+    values = {k: _literal(v) if k not in TEXT else v for k, v in given.items() if v is not None}
+    values["hp"] = {}
+    for item in args.hp:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise BadInput(f"--hp: {item!r} is not valid; allowed: NAME=VALUE")
+        values["hp"][name] = _literal(value)
+    return values
+
+
+TEXT = {f.name for f in fields(Run) if f.type in ("str", str)} | {"bandwidth", "compute", "personal"}
+
+
+def _progress(total: int, unit: str, quiet: bool):
+    """tqdm on a terminal, plain lines otherwise."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit=unit, disable=quiet or not sys.stderr.isatty(), file=sys.stderr, leave=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    from fedrepro import train
+
+    described = Run.from_dict(_fields(args))
+    with _progress(described.rounds, "round", args.json) as bar:
+
+        def show(row: dict) -> None:
+            bar.update()
+            bar.set_postfix(accuracy=f"{row['accuracy']:.4f}", loss=f"{row['loss']:.4f}")
+            if bar.disable and not args.json:
+                print(f"round {row['round']:>{len(str(described.rounds))}}/{described.rounds}  "
+                      f"accuracy {row['accuracy']:.4f}  loss {row['loss']:.4f}  "
+                      f"{(row['bytes_down'] + row['bytes_up']) / 2**20:.2f} MiB", flush=True)  # fmt: skip
+
+        result = train(described, store=args.store, workers=args.workers, device=args.device, progress=show)
+    last = result.rows[-1]
+    if args.json:
+        print(json.dumps({"id": described.id, "digest": result.digest, **last}))
+    else:
+        print(f"{described.method} on {described.data}: accuracy {last['accuracy']:.4f} after {last['round']} rounds")
+        print(f"run {described.id}  digest {result.digest[:16]}" + (f"  kept in {args.store}" if args.store else ""))
+    return 0
+
+
+def sweep(args: argparse.Namespace) -> int:
+    from fedrepro import sweep as train_all
+
+    base, grids = _fields(args), []
+    for name, *values in args.vary:
+        if not values:
+            raise BadInput(f"--vary: {name!r} has no values; allowed: --vary FIELD VALUE [VALUE ...]")
+        grids.append([(name, v if name in TEXT else _literal(v)) for v in values])
+    runs = []
+    for cell in itertools.product(*grids):
+        values = {**base, "hp": dict(base["hp"])}
+        for name, value in cell:
+            if name.startswith("hp."):
+                values["hp"][name[3:]] = value
+            else:
+                values[name] = value
+        runs.append(Run.from_dict(values))
+    with _progress(len({r.id for r in runs}), "run", args.json) as bar:
+
+        def show(finished: Run) -> None:
+            bar.update()
+            if bar.disable and not args.json:
+                print(f"done {finished.id}  {finished.method}  seed {finished.seed}", flush=True)
+
+        digests = train_all(runs, store=args.store, workers=args.workers, device=args.device, progress=show)
+    table = _sweep_table(runs, args.store, digests)
+    print(json.dumps(table) if args.json else _columns(table))
+    return 0
+
+
+def _sweep_table(runs: list[Run], store: str, digests: dict) -> list[dict]:
+    from pathlib import Path
+
+    from fedrepro.store import read_result
+
+    table = []
+    for r in {r.id: r for r in runs}.values():
+        last = read_result(Path(store) / r.id)[1][-1]
+        table.append({"run": r.id, "method": r.method, "hp": r.hp, "data": r.data, "split": r.split, "seed": r.seed,
+                      "accuracy": last["accuracy"], "loss": last["loss"], "digest": digests[r.id]})  # fmt: skip
+    return table
+
+
+def _cell(value) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{k}={v}" for k, v in value.items())
+    text = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return text[:16] if len(text) == 64 else text
+
+
+def _columns(table: list[dict]) -> str:
+    if not table:
+        return ""
+    rows = [list(table[0])] + [[_cell(v) for v in row.values()] for row in table]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def methods(args: argparse.Namespace) -> int:
+    from fedrepro.methods import describe
+
+    print(json.dumps(describe()) if args.json else _columns(describe()))
+    return 0
+
+
+def data(args: argparse.Namespace) -> int:
+    from fedrepro import data as sets
+
+    if args.action == "fetch":
+        if not args.name:
+            raise BadInput(f"data fetch: name a data set; allowed: {', '.join(sets.names())}")
+        for name in args.name:
+            print(f"{name}: {sets.fetch(name)}")
+        return 0
+    status = sets.status()
+    print(json.dumps(status) if args.json else _columns(status))
+    return 0
+
+
+def bench(args: argparse.Namespace) -> int:
+    from fedrepro import bench as measurements
+
+    return measurements.main(repeats=args.repeats, quick=args.quick, only=args.only, out=args.out)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    try:
+        return globals()[args.command](args)
+    except (BadInput, Failure) as error:
+        print(f"fedrepro: {error}", file=sys.stderr)
+        return 2 if isinstance(error, BadInput) else 1
+    except KeyboardInterrupt:
+        print("fedrepro: interrupted; with --store the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""Images and labels as tensors: `load("cifar10")`, `load("synthetic:classes=5,size=12")`.
+
+A data set is decoded once into the cache (FEDREPRO_CACHE, else ~/.cache/fedrepro) and memory-mapped from ther
+"""
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from fedrepro.data import cache, made, sources
+from fedrepro.data.coarse import COARSE
+from fedrepro.data.sources import DataUnavailable
+from fedrepro.data.transforms import AUGMENTATIONS, augment
+from fedrepro.errors import bad, choose, parse_options
+
+__all__ = [
+    "AUGMENTATIONS",
+    "DataUnavailable",
+    "Dataset",
+    "augment",
+    "check",
+    "fetch",
+    "load",
+    "names",
+    "status",
+]
+
+STORED = {
+    "mnist": "mnist",
+    "fashion_mnist": "fashion_mnist",
+    "cifar10": "cifar10",
+    "cifar100": "cifar100",
+    "cifar100_coarse": "cifar100",
+    "tiny_imagenet": "tiny_imagenet",
+    "femnist": "femnist",
+}  # name -> cache folder
+MADE = {"digits": made.digits, "synthetic": made.synthetic}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    name: str
+    train_x: Tensor  # uint8, N,H,W,C
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    mean: tuple[float, ...]  # of the train images, each channel, in 0..1
+    std: tuple[float, ...]
+    writers: Tensor | None  # who wrote each train image
+    test_writers: Tensor | None
+    provenance: dict
+
+    @property
+    def size(self) -> int:
+        return self.train_x.shape[1]
+
+    @property
+    def channels(self) -> int:
+        return self.train_x.shape[3]
+
+    @cached_property
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """(x / 255 - mean) / std as x * scale + shift, for a whole flattened image."""
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        pixels = self.size**2
+        return (1 / (255 * std)).repeat(pixels), (-mean / std).repeat(pixels)
+
+    def batch(self, x: Tensor) -> Tensor:
+        """uint8 N,H,W,C -> normalised float32 N,C,H,W with channels_last strides."""
+        scale, shift = (t.to(x.device) for t in self.affine)
+        return torch.addcmul(shift, x.flatten(1), scale).view(x.shape).permute(0, 3, 1, 2)
+
+
+def names() -> list[str]:
+    return [*STORED, *MADE]
+
+
+def parse(text: str) -> tuple[str, dict]:
+    """Any data set may say that it stands in for another: `mnist:substitute_for=femnist`."""
+    if not isinstance(text, str):
+        raise bad("data", text, ", ".join(names()))
+    name = choose("data", text.partition(":")[0], names())
+    defaults = made.SYNTHETIC if name == "synthetic" else {}
+    name, options = parse_options("data", text, {**defaults, "substitute_for": ""})
+    if options["substitute_for"]:
+        choose("data option substitute_for", options["substitute_for"], names())
+    if name == "synthetic":
+        made.check_synthetic(options)
+    return name, options
+
+
+def check(name: str) -> None:
+    parse(name)
+
+
+def load(name: str) -> Dataset:
+    return loaded(name, str(cache.root()), os.environ.get("FEDREPRO_DATA"))
+
+
+@lru_cache(maxsize=4)
+def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
+    """`load`, remembered as long as the environment stays the same."""
+    name, options = parse(text)
+    substitute_for = options.pop("substitute_for")
+    if name in MADE:
+        arrays = MADE[name](**options)
+        mean, std = statistics(arrays["train_x"])
+        meta = {"source": "scikit-learn" if name == "digits" else "generated", "sha256": cache.digest(arrays)}
+        meta |= {"mean": mean, "std": std}
+        classes = options.get("classes", 10)
+    else:
+        if cache.read(STORED[name]) is None:
+            fetch(name, progress=sys.stderr.isatty())
+        meta, arrays = stored(STORED[name])
+        classes = sources.SOURCES[STORED[name]].classes
+    if name == "mnist":
+        arrays |= mnist_writers(arrays)
+    if name == "cifar100_coarse":
+        classes = max(COARSE) + 1
+        arrays |= {key: np.array(COARSE)[arrays[key]] for key in ("train_y", "test_y")}
+    provenance = {"name": text, "source": meta["source"], "sha256": meta["sha256"]}
+    if meta.get("subset"):
+        provenance["subset"] = meta["subset"]
+    if substitute_for:
+        provenance["substitute_for"] = substitute_for
+    tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    return Dataset(
+        name=text,
+        train_x=tensors["train_x"],
+        train_y=tensors["train_y"],
+        test_x=tensors["test_x"],
+        test_y=tensors["test_y"],
+        classes=classes,
+        mean=tuple(meta["mean"]),
+        std=tuple(meta["std"]),
+        writers=tensors.get("train_writers"),
+        test_writers=tensors.get("test_writers"),
+        provenance=provenance,
+    )
+
+
+def stored(folder: str, progress: bool = False) -> tuple[dict, cache.Arrays]:
+    """A cached set, made first if it is not there."""
+    found = cache.read(folder)
+    if found is None:
+        bar = partial(tqdm, desc=folder, disable=not progress, leave=False)
+        source, arrays = sources.obtain(folder, bar)
+        meta = {"source": source, "subset": sources.subset(folder, arrays)}
+        if "train_x" in arrays:
+            meta["mean"], meta["std"] = statistics(arrays["train_x"])
+        cache.write(folder, arrays, meta)
+        found = cache.read(folder)
+    return found
+
+
+def mnist_writers(arrays: cache.Arrays) -> cache.Arrays:
+    """QMNIST's writers of these images, if its labels are here and agree with MNIST's."""
+    if cache.read("qmnist") is None and not sources.local_paths("qmnist"):
+        return {}
+    with suppress(DataUnavailable):
+        _, labels = stored("qmnist")
+        if all(np.array_equal(arrays[key], labels[key]) for key in ("train_y", "test_y")):
+            return {key: labels[key] for key in ("train_writers", "test_writers")}
+    return {}
+
+
+def statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel in 0..1, exact: from counts of the 256 values."""
+    values = np.arange(256) / 255
+    mean, std = [], []
+    for channel in range(images.shape[3]):
+        parts = range(0, len(images), 4096)
+        counts = sum(np.bincount(images[i : i + 4096, ..., channel].ravel(), minlength=256) for i in parts)
+        share = counts / counts.sum()
+        mean.append(float(share @ values))
+        std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)))
+    return mean, std
+
+
+def fetch(name: str, progress: bool = True) -> Path:
+    """Make sure that a data set is in the cache; returns its folder there."""
+    name, _ = parse(name)
+    if name in MADE:
+        raise bad("data", name, f"one that is fetched: {', '.join(STORED)} ({name} needs no download)")
+    stored(STORED[name], progress)
+    if name == "mnist":
+        with suppress(DataUnavailable):  # only some splits need the writers
+            stored("qmnist", progress)
+    return cache.root() / STORED[name]
+
+
+def status(verify: bool = False) -> list[dict]:
+    """One row for each data set; `verify` reads every cached byte again and compares checksums."""
+    rows = []
+    for name in names():
+        folder = STORED.get(name)
+        row = {"name": name, "where": "not here", "source": "", "sha256": "", "bytes": 0}
+        if folder is None:
+            row |= {"where": "built in", "source": "scikit-learn" if name == "digits" else "generated"}
+        elif found := cache.read(folder):
+            meta, arrays = found
+            damaged = verify and cache.digest(arrays) != meta["sha256"]
+            row |= {
+                "where": "damaged" if damaged else "cached",
+                "source": " ".join(filter(None, (meta["source"], meta["subset"]))),
+                "sha256": meta["sha256"],
+                "bytes": sum(entry["bytes"] for entry in meta["arrays"].values()),
+            }
+        elif here := sources.local_paths(folder):
+            row |= {"where": "in FEDREPRO_DATA", "source": here[0]}
+        else:
+            row["source"] = ", ".join(sources.SOURCES[folder].remote) or "LEAF's preprocess.sh"
+        rows.append(row)
+    return rows

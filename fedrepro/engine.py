@@ -1,0 +1,309 @@
+"""The round, written once.
+
+begin -> for each round: broadcast, local visits, uploads (some late), aggregate, test -> result.
+The same Run gives the same bytes on any number of workers and after any interruption.
+"""
+
+import functools
+import hashlib
+import itertools
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from fedrepro import __version__, metrics
+from fedrepro.errors import Failure, bad
+from fedrepro.executor import Processes, Serial
+from fedrepro.fleet import Fleet
+from fedrepro.ledger import count
+from fedrepro.local import TEST_BATCH, Worker
+from fedrepro.methods import Round, Upload
+from fedrepro.run import Run
+from fedrepro.store import Clients, Store, read_result
+from fedrepro.tree import Tree
+
+
+@dataclass(frozen=True)
+class Result:
+    run: Run
+    rows: list[dict]
+    weights: Tree
+    buffers: Tree
+    provenance: dict
+
+    @cached_property
+    def rounds(self):
+        """One row a round, with the derived columns ema_accuracy and best_accuracy."""
+        import pandas as pd
+
+        table = pd.DataFrame(self.rows)
+        tested = table["accuracy"].dropna()
+        table["ema_accuracy"] = pd.Series(metrics.ema(tested.tolist()), index=tested.index)
+        table["best_accuracy"] = pd.Series(metrics.best(tested.tolist()), index=tested.index)
+        return table
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over the final weights and the accuracy and loss columns, nothing else."""
+        return digest(self.weights, self.buffers, self.rows)
+
+
+def digest(weights: Tree, buffers: Tree, rows: list[dict]) -> str:
+    sha = hashlib.sha256()
+    for tree in (weights, buffers):
+        for name in sorted(tree):
+            sha.update(name.encode())
+            sha.update(tree[name].detach().cpu().contiguous().numpy().tobytes())
+    for row in rows:
+        sha.update(repr((row["accuracy"], row["loss"])).encode())
+    return sha.hexdigest()
+
+
+class Federation:
+    """The server's side of one run: `advance()` makes one round."""
+
+    def __init__(self, run: Run, executor, worker: Worker, clients: Clients):
+        self.run, self.executor, self.worker, self.clients = run, executor, worker, clients
+        self.fleet, self.method = Fleet(run), worker.method
+        self.t, self.clock, self.rows = 0, 0.0, []
+        self.visits: dict[int, int] = {}
+        self.pending: list[tuple[int, Upload]] = []  # (round in which it reaches the server, upload)
+        self.server = {"w": worker.params.clone(), "b": worker.buffers.clone()}
+        self.server |= self.method.server_init(worker.model)
+
+    def snapshot(self) -> dict:
+        pending = [[due, list(upload)] for due, upload in self.pending]
+        return {
+            "t": self.t, "clock": self.clock, "rows": self.rows, "visits": self.visits,
+            "pending": pending, "server": self.server, "versions": self.clients.version,
+        }  # fmt: skip
+
+    def restore(self, saved: dict) -> None:
+        self.t, self.clock, self.rows, self.visits = saved["t"], saved["clock"], saved["rows"], saved["visits"]
+        self.pending = [(due, Upload(*upload)) for due, upload in saved["pending"]]
+        self.server = {k: self._to_device(v) for k, v in saved["server"].items()}
+        self.clients.version = saved["versions"]
+
+    def _to_device(self, value):
+        return value.to(self.worker.device) if isinstance(value, Tree | torch.Tensor) else value
+
+    def advance(self) -> dict:
+        started = time.perf_counter()
+        self.t += 1
+        t, run = self.t, self.run
+        r = Round(t, run, self.fleet.participants(t))
+
+        messages = [self.method.broadcast(self.server, cid, r) for cid in r.participants]
+        visits = self.executor.map("client", [
+            (t, cid, message, self.clients.get(cid), self.visits.get(cid, 0), self.fleet.limited(cid))
+            for cid, message in zip(r.participants, messages, strict=True)
+        ])  # fmt: skip
+
+        row = dict.fromkeys(("bytes_down", "bytes_up", "buffer_bytes_down", "buffer_bytes_up"), 0)
+        duration, losses = 0.0, []
+        for cid, message, (sent, kept, loss, n) in zip(r.participants, messages, visits, strict=True):
+            down, buffers_down = count(message)
+            up, buffers_up = count(sent)
+            row["bytes_down"] += down
+            row["bytes_up"] += up
+            row["buffer_bytes_down"] += buffers_down
+            row["buffer_bytes_up"] += buffers_up
+            compute, communicate = self.fleet.seconds(t, cid, down + up)
+            duration = max(duration, compute + communicate)
+            self.clients.put(cid, kept, t)
+            self.visits[cid] = self.visits.get(cid, 0) + 1
+            due = t + self.fleet.delay(t, cid)
+            self.pending.append((due, Upload(cid, n, sent, t, compute, communicate)))
+            losses.append(loss)
+        self.clock += duration
+
+        uploads = [upload for due, upload in self.pending if due <= t]
+        self.pending = [(due, upload) for due, upload in self.pending if due > t]
+        self.server = self.method.aggregate(self.server, uploads, r)
+
+        scores = self._test(r)
+        row = {
+            "round": t, **scores, "train_loss": sum(losses) / len(losses), **row,
+            "sim_time": self.clock, "wall_time": time.perf_counter() - started,
+        }  # fmt: skip
+        self.rows.append(row)
+        return row
+
+    def _test(self, r: Round) -> dict:
+        if r.t % (self.run.eval_every or 1) and r.t != self.run.rounds:
+            return {"accuracy": float("nan"), "loss": float("nan")} | (
+                {"personal_accuracy": float("nan")} if self.run.personal else {}
+            )
+        total = len(self.worker.data.test_y)
+        batches, parts = -(-total // TEST_BATCH), self.executor.workers
+        cuts = [batches * i // parts for i in range(parts + 1)]
+        tasks = [
+            (self.server["w"], self.server["b"], range(low, high))
+            for low, high in itertools.pairwise(cuts)
+            if low < high
+        ]
+        scores = [score for part in self.executor.map("test", tasks) for score in part]
+        result = {"accuracy": sum(s[0] for s in scores) / total, "loss": sum(s[1] for s in scores) / total}
+        if self.run.personal:
+            result["personal_accuracy"] = self._test_personally(r)
+        return result
+
+    def _test_personally(self, r: Round) -> float:
+        """Mean over clients of the accuracy of each one's model on its own test split."""
+        cids = r.participants if self.run.personal == "selected" else range(self.run.clients)
+        tasks = [(*self.method.personal(self.server, self.clients.get(cid) or {}, cid), cid) for cid in cids]
+        return sum(right / number for right, number in self.executor.map("test_client", tasks)) / len(cids)
+
+
+def pick_device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise bad("device", device, "auto, cpu, or a device this torch can use") from None
+    return device
+
+
+def count_workers(workers: int | None) -> int:
+    if workers is None:
+        return len(os.sched_getaffinity(0))
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise bad("workers", workers, "a whole number from 1")
+    return workers
+
+
+def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict | Result]:
+    """Every row as it is made (old ones first when a run goes on), then the Result."""
+    workers, device = count_workers(workers), pick_device(device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    worker = Worker(run, device)  # before the store, so that a run that cannot be made writes nothing
+    folder = Store(store, run) if store is not None else None
+    executor = clients = None
+    try:
+        if folder and folder.finished:
+            result = _finished(run, folder)
+            yield from result.rows
+            yield result
+            return
+        spread = min(workers, run.per_round) if device == "cpu" else 1
+        executor = Processes(worker, spread) if spread > 1 else Serial(worker)
+        clients = Clients(folder.path / "clients" if folder else None)
+        federation = Federation(run, executor, worker, clients)
+        if folder and (saved := folder.resume()):
+            federation.restore(saved)
+        yield from list(federation.rows)
+        try:
+            while federation.t < run.rounds:
+                federation.advance()
+                if folder and folder.due():
+                    folder.save(federation.snapshot(), clients)
+                yield federation.rows[-1]
+        finally:
+            complete = len(federation.rows) == federation.t
+            if folder and complete and folder.safe < federation.t:
+                folder.save(federation.snapshot(), clients)
+        result = Result(run, federation.rows, federation.server["w"], federation.server["b"],
+                        provenance(run, worker, federation.rows))  # fmt: skip
+        if folder:
+            summary = {"run": run.described, "id": run.id, "digest": result.digest, **result.provenance}
+            folder.finish(summary, {"w": result.weights, "b": result.buffers}, federation.rows)
+        yield result
+    finally:
+        if executor:
+            executor.close()
+        if clients:
+            clients.close()
+        if folder:
+            folder.close()
+        torch.set_num_threads(threads)
+
+
+def _finished(run: Run, folder: Store) -> Result:
+    summary, weights = folder.result()
+    rows = read_result(folder.path)[1]
+    keep = ("data", "fedrepro", "commit", "versions", "machine", "wall_time")
+    return Result(run, rows, weights["w"], weights["b"], {k: summary[k] for k in keep})
+
+
+def rounds(run: Run, *, store=None, workers: int | None = None, device: str = "auto") -> Iterator[dict]:
+    """train() as a generator: one row a round, for live plots. Close it to stop; a store lets it go on later."""
+    for item in _session(run, store, workers, device):
+        if not isinstance(item, Result):
+            yield item
+
+
+def train(
+    run: Run, *, store=None, workers: int | None = None, device: str = "auto", progress: Callable | None = None
+) -> Result:
+    """Train to the end; with a store, go on where an earlier process stopped. `progress(row)` after each round."""
+    for item in _session(run, store, workers, device):
+        if isinstance(item, Result):
+            return item
+        if progress:
+            progress(item)
+    raise Failure("the run ended without a result")
+
+
+class _Cells:
+    """The context of a sweep's workers: one task is one whole run."""
+
+    def __init__(self, store, device: str):
+        self.store, self.device = store, device
+
+    def cell(self, run: Run) -> str:
+        return train(run, store=self.store, workers=1, device=self.device).digest
+
+
+def sweep(
+    runs: Sequence[Run], *, store, workers: int | None = None, device: str = "auto", progress: Callable | None = None
+) -> dict[str, str]:
+    """Train many runs, side by side while there are as many as workers -> {run id: digest}."""
+    runs = list({run.id: run for run in runs}.values())
+    workers = count_workers(workers)
+    if len(runs) < workers or pick_device(device) != "cpu":
+        digests = {}
+        for run in runs:
+            digests[run.id] = train(run, store=store, workers=workers, device=device).digest
+            if progress:
+                progress(run)
+        return digests
+    executor = Processes(_Cells(store, device), workers) if workers > 1 else Serial(_Cells(store, device))
+    try:
+        done = (lambda i: progress(runs[i])) if progress else None
+        digests = executor.map("cell", [(run,) for run in runs], done)
+    finally:
+        executor.close()
+    return dict(zip((run.id for run in runs), digests, strict=True))
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of the code that runs, with + when it was changed since; None outside a checkout."""
+    home = Path(__file__).resolve().parent
+    git = functools.partial(subprocess.run, cwd=home, capture_output=True, text=True, check=False)
+    try:
+        head = git(["git", "rev-parse", "--short=12", "HEAD"])
+        dirty = git(["git", "status", "--porcelain", "--untracked-files=no", "."])
+    except OSError:
+        return None
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "") if head.returncode == 0 else None
+
+
+def provenance(run: Run, worker: Worker, rows: list[dict]) -> dict:
+    return {
+        "data": worker.data.provenance,
+        "fedrepro": __version__,
+        "commit": commit(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "device": str(worker.device)},
+        "wall_time": sum(row["wall_time"] for row in rows),
+    }

@@ -1,0 +1,185 @@
+"""One client's visit, and testing: all that a worker process does. It keeps nothing between two tasks."""
+
+import copy
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedrepro import data, methods, models
+from fedrepro.data.partition import Partition, partition, personal_test
+from fedrepro.errors import bad
+from fedrepro.methods import Message, State
+from fedrepro.rng import derive, stream
+from fedrepro.run import Run
+from fedrepro.tree import Tree
+
+TEST_BATCH = 500
+
+
+class Local:
+    """What a method sees of one visit: k.model, k.params, k.start, k.grads, k.client, k.n, k.t, ..."""
+
+    def __init__(self, worker: "Worker", t: int, cid: int, visit: int, limited: bool, n: int):
+        self.worker, self.run, self.model = worker, worker.run, worker.model
+        self.params, self.buffers = worker.params, worker.buffers
+        self.t, self.cid, self.visit, self.limited, self.n = t, cid, visit, limited, n
+        self.lr = self.run.lr * self.run.lr_decay ** (t - 1)
+        self.epoch_steps = -(-n // self.run.batch)
+        self.full_steps = self.run.steps or self.run.epochs * self.epoch_steps
+        self.steps = self.full_steps
+        self.start: Tree  # the parameters training starts from, and the BatchNorm statistics
+        self.start_buffers: Tree
+        self.client: State
+        self.grads: Tree
+        self.taps: list[Tensor] = []  # every block's output on the current batch
+        self.scratch: dict = {}  # a method's notes for this visit
+        self._teachers: dict[str, nn.Module] = {}
+
+    def load(self, w: Tree, b: Tree) -> None:
+        """Start from these weights."""
+        self.params.copy_(w)
+        self.buffers.copy_(b)
+        self.start, self.start_buffers = w, b
+
+    def teacher(self, name: str, w: Tree, b: Tree) -> nn.Module:
+        """A frozen model with these weights, loaded once a visit; it uses batch statistics as the model does
+        but never changes its own BatchNorm buffers (erratum FB-24)."""
+        if name not in self._teachers:
+            self._teachers[name] = self.worker.frozen(len(self._teachers), w, b)
+        return self._teachers[name]
+
+    def rng(self, purpose: str) -> torch.Generator:
+        return stream(self.run.seed, purpose, self.t, self.cid)
+
+
+def freeze(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.momentum = 0.0
+    return model.requires_grad_(False)
+
+
+def values_of(model: nn.Module) -> tuple[Tree, Tree]:
+    """The live parameters, outside of autograd, and the live buffers."""
+    return Tree((name, p.detach()) for name, p in model.named_parameters()), Tree(model.named_buffers())
+
+
+class Worker:
+    def __init__(self, run: Run, device: str = "cpu"):
+        self.run, self.device = run, torch.device(device)
+        self.data = data.load(run.data)
+        self.parts: Partition = partition(
+            run.split, self.data.train_y, run.clients,
+            seed=run.seed, samples=run.samples, share=run.share or 1.0, writers=self.data.writers,
+        )  # fmt: skip
+        if not int(self.parts.sizes.min()):
+            raise bad("split", run.split, "a split that leaves no client empty; use fewer clients")
+        self.method = methods.build(run.method, **run.hp)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(run.seed, "model"))
+            self.model = models.build(
+                run.model, classes=self.data.classes, channels=self.data.channels, size=self.data.size
+            )
+        self.model.to(self.device, memory_format=torch.channels_last)
+        self.leaves = list(self.model.parameters())
+        self.params, self.buffers = values_of(self.model)
+        self._frozen: list[tuple[nn.Module, Tree, Tree]] = []
+
+    @cached_property
+    def test_parts(self) -> Partition:
+        return personal_test(self.parts, self.data.train_y, self.data.test_y, seed=self.run.seed)
+
+    def frozen(self, slot: int, w: Tree, b: Tree) -> nn.Module:
+        while len(self._frozen) <= slot:
+            spare = freeze(copy.deepcopy(self.model)).train()
+            self._frozen.append((spare, *values_of(spare)))
+        model, params, buffers = self._frozen[slot]
+        params.copy_(w)
+        buffers.copy_(b)
+        return model
+
+    def batches(self, k: Local, indices: Tensor):
+        """k.steps batches (x, y): epochs of one permutation each, from the client's own samples."""
+        run = self.run
+        x, y = self.data.train_x[indices], self.data.train_y[indices].to(self.device)
+        plain = run.augment == "none"
+        if plain:  # normalised once a visit, N,H,W,C so that picking rows keeps channels_last
+            x = self.data.batch(x).to(self.device).permute(0, 2, 3, 1)
+        else:
+            draws = k.rng("augment")
+        left, epoch = k.steps, 0
+        while left > 0:
+            order = torch.randperm(k.n, generator=stream(run.seed, "batches", k.t, k.cid, epoch))
+            for rows in order.split(run.batch)[:left]:
+                left -= 1
+                if plain:
+                    rows = rows.to(self.device)
+                    yield x.index_select(0, rows).permute(0, 3, 1, 2), y.index_select(0, rows)
+                else:
+                    images = data.augment(x.index_select(0, rows), run.augment, draws)
+                    yield self.data.batch(images).to(self.device), y[rows.to(self.device)]
+            epoch += 1
+
+    def client(self, t: int, cid: int, message: Message, state: State | None, visit: int, limited: bool):
+        """One visit -> (message up, state kept, mean training loss, samples)."""
+        indices, method = self.parts[cid], self.method
+        k = Local(self, t, cid, visit, limited, len(indices))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.run.seed, "layers", t, cid))  # dropout
+            method.receive(k, message)
+            k.client = method.client_init(k) if state is None else state
+            k.steps = method.steps(k)
+            loss = self._train(k, indices)
+            sent, kept = method.finish(k)
+        return sent, kept, loss, k.n
+
+    def _train(self, k: Local, indices: Tensor) -> float:
+        run, method, model = self.run, self.method, self.model.train()
+        names, params = list(k.params), k.params.tensors
+        velocity, total = None, torch.zeros((), device=self.device)
+        for x, y in self.batches(k, indices):
+            k.taps = []
+            loss = method.loss(k, x, y, model(x, taps=k.taps))
+            k.grads = Tree(zip(names, torch.autograd.grad(loss, self.leaves), strict=True))
+            total += loss.detach()
+            method.correct(k)
+            grads = k.grads.tensors
+            if run.clip:
+                norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+                torch._foreach_mul_(grads, (run.clip / (norm + 1e-6)).clamp(max=1.0))
+            if run.weight_decay:
+                torch._foreach_add_(grads, params, alpha=run.weight_decay)
+            if run.momentum:
+                if velocity is None:
+                    velocity = [g.clone() for g in grads]
+                else:
+                    torch._foreach_mul_(velocity, run.momentum)
+                    torch._foreach_add_(velocity, grads)
+                grads = velocity
+            torch._foreach_add_(params, grads, alpha=-k.lr)
+        k.taps = []
+        return float(total) / max(k.steps, 1)
+
+    def test(self, w: Tree, b: Tree, batches: range) -> list[tuple[int, float]]:
+        """(correct, sum of losses) of the given batches of the test set."""
+        rows = torch.arange(len(self.data.test_y))
+        return self._test(w, b, [rows[i * TEST_BATCH : (i + 1) * TEST_BATCH] for i in batches])
+
+    def test_client(self, w: Tree, b: Tree, cid: int) -> tuple[int, int]:
+        """(correct, number) on the client's own test split."""
+        rows = self.test_parts[cid]
+        return sum(right for right, _ in self._test(w, b, rows.split(TEST_BATCH))), len(rows)
+
+    @torch.no_grad()
+    def _test(self, w: Tree, b: Tree, batches) -> list[tuple[int, float]]:
+        self.params.copy_(w)
+        self.buffers.copy_(b)
+        model, scores = self.model.eval(), []
+        for rows in batches:
+            out = model(self.data.batch(self.data.test_x[rows]).to(self.device))
+            y = self.data.test_y[rows].to(self.device)
+            losses = F.cross_entropy(out, y, reduction="sum")
+            scores.append((int((out.argmax(1) == y).sum()), float(losses)))
+        return scores

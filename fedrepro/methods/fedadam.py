@@ -1,0 +1,31 @@
+from dataclasses import dataclass
+
+from fedrepro.methods.fedavg import FedAvg, Round, State, hp
+
+
+@dataclass(frozen=True)
+class FedAdam(FedAvg):
+    """FedAdam (Reddi et al., ICLR 2021, Algorithm 2), without bias correction; v starts at tau^2.
+
+    BatchNorm statistics are plainly averaged.
+    """
+
+    eta_g: float = hp(0.01)
+    beta1: float = hp(0.9, high=1)
+    beta2: float = hp(0.99, high=1)
+    tau: float = hp(1e-3)
+    replaces = frozenset({"aggregate"})
+
+    def server_init(self, model) -> State:
+        return {**super().server_init(model), "fedadam/m": None, "fedadam/v": None}
+
+    def aggregate(self, server, uploads, r: Round) -> State:
+        new = super().aggregate(server, uploads, r)
+        delta = new["w"] - server["w"]
+        m, v = server["fedadam/m"], server["fedadam/v"]
+        if m is None:
+            m, v = delta.zeros(), delta.zeros() + self.tau**2
+        m = m * self.beta1 + delta * (1 - self.beta1)
+        v = v * self.beta2 + delta * delta * (1 - self.beta2)
+        w = server["w"] + m / (v.sqrt() + self.tau) * self.eta_g
+        return {**new, "w": w, "fedadam/m": m, "fedadam/v": v}

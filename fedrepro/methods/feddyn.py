@@ -1,0 +1,45 @@
+from dataclasses import dataclass
+
+from fedrepro.errors import bad
+from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
+from fedrepro.tree import mean
+
+
+@dataclass(frozen=True)
+class FedDyn(FedAvg):
+    """FedDyn (Acar et al., ICLR 2021, Algorithm 1). BatchNorm statistics are averaged."""
+
+    alpha: float = hp(0.1)
+    replaces = frozenset({"aggregate"})
+
+    def check(self, run) -> None:
+        super().check(run)
+        if self.alpha == 0:
+            raise bad("hp.alpha (feddyn)", self.alpha, "a number above 0 (the server divides by it)")
+
+    def server_init(self, model) -> State:
+        return {**super().server_init(model), "feddyn/h": None}
+
+    def client_init(self, k: Local) -> State:
+        return {**super().client_init(k), "feddyn/g": k.params.zeros()}
+
+    def correct(self, k: Local) -> None:
+        super().correct(k)
+        # gradient of -<g_k, theta> + alpha/2 ||theta - w||^2
+        k.grads.add_(k.client["feddyn/g"], alpha=-1).add_(k.params - k.start, alpha=self.alpha)
+
+    def finish(self, k: Local):
+        sent, kept = super().finish(k)
+        g = kept["feddyn/g"] - (k.params - k.start) * self.alpha
+        return sent, {**kept, "feddyn/g": g}
+
+    def aggregate(self, server, uploads, r: Round) -> State:
+        new = super().aggregate(server, uploads, r)
+        if not uploads:
+            return new
+        thetas = mean([u.sent["w"] for u in uploads])  # the paper's plain mean over the participants
+        share = len(uploads) / r.run.clients
+        h = (thetas - server["w"]) * (-self.alpha * share)  # h <- h - alpha/N sum (theta_k - w)
+        if server["feddyn/h"] is not None:
+            h.add_(server["feddyn/h"])
+        return {**new, "w": thetas - h / self.alpha, "feddyn/h": h}

@@ -1,0 +1,52 @@
+from dataclasses import dataclass
+
+import torch
+
+from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
+from fedrepro.tree import Tree, mean
+
+
+@dataclass(frozen=True)
+class Scaffold(FedAvg):
+    """SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1, option II). BatchNorm statistics are averaged.
+
+    Control variates travel beside the weights, so that a round sends twice FedAvg's bytes.
+    """
+
+    eta_g: float = hp(1.0)
+    replaces = frozenset({"aggregate"})
+
+    def server_init(self, model) -> State:
+        c = Tree((name, torch.zeros_like(p)) for name, p in model.named_parameters())
+        return {**super().server_init(model), "scaffold/c": c}
+
+    def broadcast(self, server, cid, r):
+        return {**super().broadcast(server, cid, r), "scaffold/c": server["scaffold/c"]}
+
+    def receive(self, k: Local, message) -> None:
+        super().receive(k, message)
+        k.scratch["scaffold/c"] = message["scaffold/c"]
+
+    def client_init(self, k: Local) -> State:
+        return {**super().client_init(k), "scaffold/c": k.params.zeros()}
+
+    def correct(self, k: Local) -> None:
+        super().correct(k)
+        if "scaffold/drift" not in k.scratch:
+            k.scratch["scaffold/drift"] = k.scratch["scaffold/c"] - k.client["scaffold/c"]
+        k.grads.add_(k.scratch["scaffold/drift"])  # g - c_i + c
+
+    def finish(self, k: Local):
+        sent, kept = super().finish(k)
+        moved = (k.start - k.params) / (k.steps * k.lr)
+        change = moved - k.scratch["scaffold/c"]  # c_i+ - c_i, with c_i+ = c_i - c + (x - y) / (K eta_l)
+        return {**sent, "scaffold/change": change}, {**kept, "scaffold/c": kept["scaffold/c"] + change}
+
+    def aggregate(self, server, uploads, r: Round) -> State:
+        new = super().aggregate(server, uploads, r)
+        if not uploads:
+            return new
+        w = server["w"].lerp(mean([u.sent["w"] for u in uploads]), self.eta_g)  # x + eta_g mean(y - x)
+        share = len(uploads) / r.run.clients
+        c = server["scaffold/c"] + mean([u.sent["scaffold/change"] for u in uploads]) * share
+        return {**new, "w": w, "scaffold/c": c}

@@ -1,0 +1,74 @@
+"""Models by name, with options: `build("resnet18:norm=group", classes=10, channels=3, size=32)`."""
+
+from importlib import import_module
+
+from torch import nn
+
+from fedrepro.errors import bad, choose, parse_options
+
+from .net import Net
+
+# name -> (its file, its options); a tuple lists the choices, the default first
+MODELS = {
+    "lenet": ("cnn", {}),
+    "cnn_mnist": ("cnn", {}),
+    "cnn_femnist": ("cnn", {}),
+    "cnn_kapc": ("cnn", {}),
+    "cnn_ama": ("cnn", {}),
+    "cnn_mcmahan": ("cnn", {}),
+    "resnet18": ("resnet", {"norm": ("batch", "group"), "groups": 2, "stem": ("imagenet", "cifar")}),
+    "resnet20": ("resnet", {}),
+    "vgg9": ("vgg", {}),
+    "vgg16": ("vgg", {"norm": ("none", "batch")}),
+    "mobilenet_v2": ("mobile", {}),
+    "shufflenet": ("mobile", {}),
+    "squeezenet": ("mobile", {}),
+    "small": ("small", {"norm": ("group", "none", "batch"), "groups": 2}),
+}
+
+
+def names() -> list[str]:
+    return sorted(MODELS)
+
+
+def check(name: str) -> None:
+    """Raises BadInput unless `name` is a model with valid options."""
+    _parse(name)
+
+
+def build(name: str, *, classes: int, channels: int, size: int) -> Net:
+    """Initialised from torch's global generator; `proj=256` puts MOON's projection head before the last layer."""
+    model, options = _parse(name)
+    projection = options.pop("proj")
+    make = getattr(import_module(f".{MODELS[model][0]}", __package__), model)
+    blocks = make(classes=classes, channels=channels, size=size, **options)
+    if projection:
+        key, last = blocks.popitem()
+        *pool, head = last
+        width = head.in_features
+        blocks["proj"] = nn.Sequential(
+            *pool, nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection)
+        )
+        blocks[key] = nn.Sequential(nn.Linear(projection, classes))
+    return Net(blocks)
+
+
+def _parse(text: str) -> tuple[str, dict]:
+    model = choose("model", text.partition(":")[0], MODELS)
+    allowed = MODELS[model][1] | {"proj": 0}
+    defaults = {key: value[0] if isinstance(value, tuple) else value for key, value in allowed.items()}
+    _, options = parse_options("model", text, defaults)
+    for key, value in options.items():
+        if isinstance(allowed[key], tuple):
+            choose(f"model option {key}", value, allowed[key])
+    if options["proj"] < 0 or (options["proj"] and model == "squeezenet"):
+        raise bad(
+            "model option proj", options["proj"], "0 (none), or a width; only 0 for squeezenet, it ends in a conv"
+        )
+    groups = options.get("groups", 1)
+    if groups not in (1, 2, 4, 8, 16, 32):
+        raise bad("model option groups", groups, "1, 2, 4, 8, 16, 32")
+    return model, options
+
+
+__all__ = ["Net", "build", "check", "names"]

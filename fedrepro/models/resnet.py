@@ -1,0 +1,54 @@
+"""ResNet-18 as torchvision lays it out, and DFL's ResNet-20."""
+
+from functools import partial
+
+from torch import nn
+
+from fedrepro.vision import torchvision
+
+from .net import take_channels
+
+
+def resnet18(*, classes: int, channels: int, size: int, norm: str, groups: int, stem: str) -> dict[str, nn.Module]:
+    """He et al. 2016. FedMLB replaces BatchNorm by GroupNorm; `stem=cifar` is 3x3, stride 1, without max-pool."""
+    net = torchvision.models.resnet18(
+        num_classes=classes, norm_layer=partial(nn.GroupNorm, groups) if norm == "group" else None
+    )
+    if stem == "cifar":
+        net.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+    take_channels(net.conv1, channels)
+    conv1 = nn.Sequential(net.conv1, net.bn1, net.relu)
+    if stem == "imagenet":
+        conv1.append(net.maxpool)
+    return {
+        "conv1": conv1,
+        "conv2_x": net.layer1,
+        "conv3_x": net.layer2,
+        "conv4_x": net.layer3,
+        "conv5_x": net.layer4,
+        "fc": nn.Sequential(net.avgpool, nn.Flatten(), net.fc),
+    }
+
+
+def resnet20(*, classes: int, channels: int, size: int) -> dict[str, nn.Module]:
+    """Bottlenecks [2, 2, 2] of widths 16, 32, 64 (x4): what DFL's Table IV implies (errata DF-12)."""
+    width = 16
+    blocks = {"conv1": nn.Sequential(_conv(channels, width, 3), nn.BatchNorm2d(width), nn.ReLU(inplace=True))}
+    for stage, planes in enumerate((16, 32, 64), 2):
+        stride = 1 if stage == 2 else 2
+        shortcut = nn.Sequential(_conv(width, 4 * planes, 1, stride), nn.BatchNorm2d(4 * planes))
+        blocks[f"conv{stage}_x"] = nn.Sequential(
+            torchvision.models.resnet.Bottleneck(width, planes, stride, shortcut),
+            torchvision.models.resnet.Bottleneck(4 * planes, planes),
+        )
+        width = 4 * planes
+    blocks["fc"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+    for module in nn.ModuleList(blocks.values()).modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return blocks
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)

@@ -1,0 +1,165 @@
+"""Run: the frozen description of one federated training, validated field by field."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+
+from fedrepro.errors import BadInput, bad, choose
+
+AUGMENTATIONS = ("none", "flip", "crop", "crop+flip")
+LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed)
+    "clients": (int, 1, math.inf, True),
+    "per_round": (int, 1, math.inf, True),
+    "rounds": (int, 1, math.inf, True),
+    "epochs": (int, 1, math.inf, True),
+    "steps": (int, 1, math.inf, True),
+    "batch": (int, 1, math.inf, True),
+    "lr": (float, 0, math.inf, False),
+    "lr_decay": (float, 0, 1, False),
+    "momentum": (float, 0, 1, True),
+    "weight_decay": (float, 0, math.inf, True),
+    "clip": (float, 0, math.inf, False),
+    "samples": (int, 1, math.inf, True),
+    "share": (float, 0, 1, False),
+    "eval_every": (int, 1, math.inf, True),
+    "limited": (float, 0, 1, True),
+    "delay": (float, 0, 1, True),
+    "max_delay": (int, 1, math.inf, True),
+    "redraw": (int, 1, math.inf, True),
+    "seed": (int, 0, math.inf, True),
+}
+
+
+def number(name: str, value, kind: type, low: float, high: float, closed: bool = True):
+    """`value` as `kind` within its range, or the error that names the field, the value and the range."""
+    brackets = f"{'[' if closed else '('}{low}, {high}{')' if high == math.inf else ']'}"
+    allowed = f"{'a whole number' if kind is int else 'a number'} in {brackets}"
+    try:
+        converted = kind(value)
+    except (TypeError, ValueError, OverflowError):
+        raise bad(name, value, allowed) from None
+    whole = kind is not int or converted == float(value)
+    inside = low <= converted <= high and (closed or converted > low) and math.isfinite(converted)
+    if isinstance(value, bool) or not whole or not inside:
+        raise bad(name, value, allowed)
+    return converted
+
+
+def about(text: str, default):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. Two runs with the same description have the same id and the same bytes of results.
+
+    A feature that is off is None and is left out of the id, so that new features do not rename old runs.
+    """
+
+    data: str = about("data set, e.g. digits, cifar10, synthetic:classes=10,size=16", "digits")
+    split: str = about("iid, dirichlet:0.3, dirichlet_unequal:0.1, level:7, dominant:0.8, shards:2, writers", "iid")
+    clients: int = about("registered clients", 10)
+    per_round: int = about("clients drawn each round", 5)
+    model: str = about("architecture, e.g. lenet, small, resnet18:norm=group", "lenet")
+    method: str = about("method or stack, e.g. fedavg, fedmlb+feddyn", "fedavg")
+    hp: dict = field(default_factory=dict, metadata={"help": "the method's hyperparameters"})
+    rounds: int = about("communication rounds", 10)
+    epochs: int | None = about("local epochs (or give steps)", None)
+    steps: int | None = about("local steps instead of epochs", None)
+    batch: int = about("local batch size", 50)
+    lr: float = about("local learning rate", 0.1)
+    lr_decay: float = about("the learning rate is multiplied by this after each round", 1.0)
+    momentum: float = about("local momentum", 0.0)
+    weight_decay: float = about("local weight decay", 0.0)
+    clip: float | None = about("largest norm of a local gradient", None)
+    augment: str = about("none, flip, crop, crop+flip", "none")
+    seed: int = about("seed of every random stream of the run", 0)
+    weights: str = about("aggregation weights: size (of the client's data) or equal", "size")
+    samples: int | None = about("training samples of each client (default: all data divided)", None)
+    share: float | None = about("random share of the training set that is used", None)
+    eval_every: int | None = about("test every so many rounds (default: each)", None)
+    personal: str | None = about("test personal models of the selected or of all clients", None)
+    limited: float | None = about("share of computing-limited devices", None)
+    delay: float | None = about("probability that an update is late", None)
+    max_delay: int | None = about("largest delay in rounds", None)
+    bandwidth: tuple | None = about("low:high Mbit/s of a device, for the virtual clock", None)
+    compute: tuple | None = about("low:high seconds a device computes in a round", None)
+    redraw: int | None = about("rounds after which bandwidth and compute are drawn anew", None)
+
+    def __post_init__(self):
+        for name, (kind, low, high, closed) in LIMIT.items():
+            value = getattr(self, name)
+            if value is not None or name in self._required():
+                self._set(name, number(name, value, kind, low, high, closed))
+        if self.epochs is None and self.steps is None:
+            self._set("epochs", 1)
+        if self.epochs is not None and self.steps is not None:
+            raise bad("steps", self.steps, f"either epochs ({self.epochs}) or steps, not both")
+        if self.per_round > self.clients:
+            raise bad("per_round", self.per_round, f"at most clients ({self.clients})")
+        if (self.delay is None) != (self.max_delay is None):
+            raise bad("max_delay", self.max_delay, "delay and max_delay go together")
+        for name in ("bandwidth", "compute"):
+            self._set(name, self._range(name))
+        choose("augment", self.augment, AUGMENTATIONS)
+        choose("weights", self.weights, ("size", "equal"))
+        if self.personal is not None:
+            choose("personal", self.personal, ("selected", "all"))
+        self._check_parts()
+
+    def _check_parts(self):
+        from fedrepro import data, methods, models
+        from fedrepro.data import partition
+
+        for name in ("data", "split", "model", "method"):
+            if not isinstance(getattr(self, name), str):
+                raise bad(name, getattr(self, name), "text")
+        if not isinstance(self.hp, dict):
+            raise bad("hp", self.hp, "a mapping of hyperparameter names to values")
+        data.check(self.data)
+        partition.check(self.split, self.clients)
+        models.check(self.model)
+        method = methods.build(self.method, **self.hp)
+        self._set("hp", asdict(method))
+        method.check(self)
+
+    @classmethod
+    def _required(cls) -> set[str]:
+        return {f.name for f in fields(cls) if f.default is not None}
+
+    def _range(self, name: str):
+        value = getattr(self, name)
+        if value is None:
+            return None
+        pair = value.split(":") if isinstance(value, str) else value
+        try:
+            low, high = (number(name, v, float, 0, math.inf, closed=False) for v in pair)
+        except (TypeError, ValueError):
+            raise bad(name, value, "two positive numbers low:high") from None
+        if low > high:
+            raise bad(name, value, "low:high with low <= high")
+        return (low, high)
+
+    def _set(self, name: str, value):
+        object.__setattr__(self, name, value)
+
+    @property
+    def described(self) -> dict:
+        """The canonical description: every field that is on, hyperparameters with their defaults."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+
+    @cached_property
+    def id(self) -> str:
+        text = json.dumps(self.described, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "Run":
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            known = ", ".join(f.name for f in fields(cls))
+            raise BadInput(f"run: unknown field {sorted(unknown)[0]!r}; allowed: {known}")
+        return cls(**values)

@@ -1,0 +1,244 @@
+"""Results on disk: one folder a run, atomic writes, a lock, resume.
+
+<store>/<run.id>/run.json        the description
+                 rounds.csv      one row a round, as far as the checkpoint
+                 checkpoint.pt   server state, pending uploads, rows; replaced atomically
+                 clients/        one file a client with state, named <client>-<round>.pt
+                 weights.pt      the final weights
+                 result.json     digest and provenance; present when the run is finished
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from fedrepro.errors import BadInput, Failure
+from fedrepro.ledger import nbytes
+from fedrepro.run import Run
+from fedrepro.tree import Tree
+
+CLIENT_MEMORY = 2 << 30  # bytes of client state kept in memory
+CHECKPOINT_SHARE = 0.05  # of the time may go into checkpoints
+_locks = weakref.WeakSet()  # a forked worker must not keep its parent's locks alive
+os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_locks)])
+
+
+def write_atomically(path: Path, write: Callable) -> None:
+    """`write(file)` into a temporary neighbour, fsync, rename; the old file stays whole until then."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def write_json(path: Path, value) -> None:
+    write_atomically(path, lambda f: f.write(json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"))
+
+
+def plain(value):
+    """Trees as marked dictionaries: a file must load with weights_only=True."""
+    if isinstance(value, Tree):
+        return {"__tree__": dict(value)}
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def rich(value):
+    if isinstance(value, dict):
+        return Tree(value["__tree__"]) if "__tree__" in value else {k: rich(v) for k, v in value.items()}
+    return [rich(v) for v in value] if isinstance(value, list) else value
+
+
+def save_tensors(path: Path, value) -> None:
+    write_atomically(path, lambda f: torch.save(plain(value), f))
+
+
+def load_tensors(path: Path):
+    try:
+        return rich(torch.load(path, weights_only=True, map_location="cpu"))
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise BadInput(
+            f"store: {path} cannot be read ({type(error).__name__}); delete its folder to run anew"
+        ) from None
+
+
+class Clients:
+    """The state of every client that has one: in memory while it fits, one file a client beyond that."""
+
+    def __init__(self, folder: Path | None, memory: int = CLIENT_MEMORY):
+        self._own = None if folder else tempfile.TemporaryDirectory(prefix="fedrepro-")
+        self.folder = folder or Path(self._own.name)
+        self.memory, self._held = memory, 0
+        self._states: dict[int, dict] = {}
+        self._size: dict[int, int] = {}
+        self.version: dict[int, int] = {}  # the round after which the client's state was made
+        self._dirty: set[int] = set()
+
+    def get(self, cid: int) -> dict | None:
+        if cid not in self.version:
+            return None
+        return self._states[cid] if cid in self._states else load_tensors(self._file(cid))
+
+    def put(self, cid: int, state: dict, t: int) -> None:
+        if not state:
+            return
+        self._held += nbytes(state) - self._size.get(cid, 0)
+        self._states[cid], self._size[cid], self.version[cid] = state, nbytes(state), t
+        self._dirty.add(cid)
+        if self._held > self.memory:
+            self.flush()
+            self._states.clear()
+            self._size.clear()
+            self._held = 0
+
+    def _file(self, cid: int) -> Path:
+        return self.folder / f"{cid}-{self.version[cid]}.pt"
+
+    def flush(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        for cid in sorted(self._dirty):
+            save_tensors(self._file(cid), self._states[cid])
+        self._dirty.clear()
+
+    def prune(self) -> None:
+        """Remove the files that no checkpoint refers to any more."""
+        if self.folder.exists():
+            keep = {self._file(cid).name for cid in self.version}
+            for file in self.folder.iterdir():
+                if file.name not in keep:
+                    file.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._own:
+            self._own.cleanup()
+
+
+class Store:
+    """The folder of one run, locked while open. A second process waits for the first."""
+
+    def __init__(self, root: str | os.PathLike, run: Run):
+        root = Path(root)
+        if (root / "run.json").exists():
+            raise BadInput(f"store: {str(root)!r} is the folder of one run; give the folder that holds such folders")
+        self.run, self.path = run, root / run.id
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / "lock", "a+")  # noqa: SIM115 - held until close()
+        except OSError as error:
+            raise BadInput(f"store: {str(root)!r} is not a folder that can be written ({error.strerror})") from None
+        self._wait()
+        self._check()
+        self._saved_at, self._cost, self.safe = time.monotonic(), 0.0, 0
+
+    def _wait(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.seek(0)
+            if self._lock.read() == str(os.getpid()):
+                raise BadInput(f"store: run {self.run.id} is already under way in this process") from None
+            print(f"fedrepro: another process works on run {self.run.id}; waiting for it", file=sys.stderr)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+        _locks.add(self._lock)
+
+    def _check(self) -> None:
+        file, described = self.path / "run.json", self.run.described
+        if not file.exists():
+            return write_json(file, described)
+        try:
+            found = json.loads(file.read_text())
+        except ValueError:
+            found = None
+        if found != json.loads(json.dumps(described)):
+            self.close()
+            raise BadInput(f"store: {self.path} was made by another run; give another store or remove that folder")
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    def result(self) -> tuple[dict, dict]:
+        return json.loads((self.path / "result.json").read_text()), load_tensors(self.path / "weights.pt")
+
+    def resume(self) -> dict | None:
+        file = self.path / "checkpoint.pt"
+        if not file.exists():
+            return None
+        snapshot = load_tensors(file)
+        self.safe = snapshot["t"]
+        return snapshot
+
+    def due(self) -> bool:
+        """Whether a checkpoint now keeps within its share of the time."""
+        return (time.monotonic() - self._saved_at) * CHECKPOINT_SHARE >= self._cost
+
+    def save(self, snapshot: dict, clients: Clients) -> None:
+        start = time.monotonic()
+        with self._disk():
+            clients.flush()
+            save_tensors(self.path / "checkpoint.pt", snapshot)
+            self.safe = snapshot["t"]
+            self._rows(snapshot["rows"])
+            clients.prune()
+        self._saved_at = time.monotonic()
+        self._cost = self._saved_at - start
+
+    def finish(self, summary: dict, weights: dict, rows: list[dict]) -> None:
+        with self._disk():
+            self._rows(rows)
+            save_tensors(self.path / "weights.pt", weights)
+            write_json(self.path / "result.json", summary)
+        (self.path / "checkpoint.pt").unlink(missing_ok=True)
+        shutil.rmtree(self.path / "clients", ignore_errors=True)
+
+    def _rows(self, rows: list[dict]) -> None:
+        lines = [",".join(rows[0])] + [",".join(map(repr, row.values())) for row in rows] if rows else []
+        write_atomically(self.path / "rounds.csv", lambda f: f.write(("\n".join(lines) + "\n").encode()))
+
+    @contextlib.contextmanager
+    def _disk(self):
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
+            full = getattr(error, "errno", None) == errno.ENOSPC or shutil.disk_usage(self.path).free < 1 << 20
+            why = "the disk is full" if full else str(error)
+            raise Failure(
+                f"{why}; rounds 1 to {self.safe} of run {self.run.id} are safe in {self.path}: "
+                "make room and start the same command again"
+            ) from error
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def read_result(folder: Path) -> tuple[dict, list[dict]]:
+    """(summary, rows) of one finished run, without its weights."""
+    import csv
+
+    summary = json.loads((folder / "result.json").read_text())
+    with open(folder / "rounds.csv") as file:
+        rows = [{k: float(v) if "." in v or "n" in v else int(v) for k, v in r.items()} for r in csv.DictReader(file)]
+    return summary, rows

@@ -1,0 +1,238 @@
+"""The same Run gives the same bytes: twice, on any number of workers, after any interruption, anywhere."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import torch
+
+from fedrepro import Run, rounds, sweep, train
+from fedrepro.engine import Federation
+from fedrepro.executor import Serial
+from fedrepro.fleet import Fleet
+from fedrepro.local import Worker
+from fedrepro.methods import registry
+from fedrepro.store import Clients
+
+REPEATED = ["accuracy", "loss", "train_loss", "bytes_down", "bytes_up", "sim_time"]
+STACK = "fedprox+feddyn"
+
+
+def same(a, b):
+    assert a.digest == b.digest
+    pd.testing.assert_frame_equal(a.rounds[REPEATED], b.rounds[REPEATED], check_exact=True)
+
+
+@pytest.mark.parametrize("method", [*registry(), STACK])
+def test_twice_and_on_two_workers(small, method):
+    run = small(method=method, bandwidth=(1, 9), compute=(1, 2), delay=0.3, max_delay=2)
+    first = train(run, workers=1)
+    same(first, train(run, workers=1))
+    same(first, train(run, workers=2))
+    assert first.rounds["accuracy"].iloc[-1] > 0.1
+
+
+def test_every_source_of_randomness_repeats(small):
+    run = small(augment="crop+flip", momentum=0.9, weight_decay=1e-3, clip=1.0, lr_decay=0.9, personal="all",
+                model="small:norm=batch", data="synthetic:classes=4,channels=3,size=32,train=700")  # fmt: skip
+    same(train(run, workers=1), train(run, workers=2))
+
+
+def test_another_seed_is_another_result(small):
+    assert train(small(), workers=1).digest != train(small(seed=1), workers=1).digest
+
+
+def test_training_learns(small):
+    result = train(small(split="iid", rounds=12, epochs=3, momentum=0.9, lr=0.05), workers=2)
+    assert result.rounds["accuracy"].iloc[-1] > 0.8
+    assert result.rounds["best_accuracy"].is_monotonic_increasing
+
+
+def test_testing_less_often_changes_no_weight(small):  # I-73
+    often, seldom = train(small(rounds=4), workers=1), train(small(rounds=4, eval_every=3), workers=1)
+    assert all(torch.equal(often.weights[k], seldom.weights[k]) for k in often.weights)
+    assert seldom.rounds["accuracy"].isna().tolist() == [True, True, False, False]
+
+
+def test_in_another_folder(small, tmp_path, monkeypatch):
+    run = small()
+    first = train(run, store=tmp_path / "a", workers=1)
+    monkeypatch.chdir(tmp_path)
+    second = train(run, store="b", workers=1)
+    same(first, second)
+    for name in ("run.json", "weights.pt"):
+        assert (tmp_path / "a" / run.id / name).read_bytes() == (tmp_path / "b" / run.id / name).read_bytes()
+
+
+def test_a_finished_run_is_read_not_computed(small, tmp_path):
+    run = small()
+    first = train(run, store=tmp_path, workers=1)
+    started = time.perf_counter()
+    again = train(run, store=tmp_path, workers=1)
+    same(first, again)
+    assert again.rows == first.rows
+    assert again.provenance == first.provenance
+    assert time.perf_counter() - started < 2
+
+
+@pytest.mark.parametrize("method", [*registry(), STACK])
+def test_stopped_after_every_round_and_resumed(small, tmp_path, method):  # I-74
+    run = small(method=method, rounds=4, delay=0.5, max_delay=2, bandwidth=(1, 9))
+    whole = train(run, workers=1)
+    for _ in range(run.rounds - 1):
+        seen = rounds(run, store=tmp_path, workers=1)
+        before = len(pd.read_csv(tmp_path / run.id / "rounds.csv")) if (tmp_path / run.id).exists() else 0
+        for _ in range(before + 1):
+            next(seen)
+        seen.close()
+        assert len(pd.read_csv(tmp_path / run.id / "rounds.csv")) == before + 1
+    same(whole, train(run, store=tmp_path, workers=1))
+
+
+KILLED = """
+import sys, torch
+torch.set_num_threads(1)
+from fedrepro import Run, train
+import fedrepro.local
+fedrepro.store.CHECKPOINT_SHARE = 1.0
+print("ready", flush=True)
+for line in sys.stdin:
+    import os
+    method, seed, store = line.split()
+    child = os.fork()
+    if child == 0:
+        run = Run(data="digits", split="dirichlet:0.3", clients=8, per_round=3, rounds=6, epochs=1, batch=40, lr=0.1,
+                  samples=80, method=method, seed=int(seed), hp={}, delay=0.4, max_delay=2)
+        train(run, store=store, workers=int(seed) % 2 + 1)
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    """A process that forks a training on demand, so that it can be killed without importing torch each time."""
+    process = subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline().strip() == "ready"
+
+    def start(method, seed, store, kill_after=None):
+        """Kill -9 the training after so many seconds -> whether it had finished by then."""
+        process.stdin.write(f"{method} {seed} {store}\n")
+        process.stdin.flush()
+        child = int(process.stdout.readline())
+        if kill_after is not None:
+            time.sleep(kill_after)
+            os.kill(child, signal.SIGKILL)
+        return int(process.stdout.readline()) == 0
+
+    yield start
+    process.stdin.close()
+    process.wait()
+
+
+@pytest.mark.parametrize("method", [*registry(), STACK])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_kill_9_at_random_moments_and_resume(small, tmp_path, trainer, method, seed):
+    run = small(method=method, seed=seed, rounds=6, delay=0.4, max_delay=2)
+    moments, kills = random.Random(f"{method}{seed}"), 0
+    started = time.perf_counter()
+    whole = train(run, workers=1)
+    length = time.perf_counter() - started
+    for _ in range(12):
+        if trainer(method, seed, tmp_path, kill_after=moments.uniform(0, length)):
+            break
+        kills += 1
+    assert kills
+    assert trainer(method, seed, tmp_path)
+    same(whole, train(run, store=tmp_path, workers=1))
+    left = {p.name for p in (tmp_path / run.id).iterdir() if not p.name.startswith(".")}
+    assert left == {"lock", "run.json", "rounds.csv", "weights.pt", "result.json"}
+
+
+def test_late_updates_reach_the_server_when_due(small):
+    run = small(delay=0.7, max_delay=3, rounds=8)
+    worker, arrivals = Worker(run), []
+
+    class Spy(type(worker.method)):
+        def aggregate(self, server, uploads, r):
+            arrivals.extend((u.cid, u.round, r.t) for u in uploads)
+            return super().aggregate(server, uploads, r)
+
+    worker.method = Spy()
+    federation, fleet = Federation(run, Serial(worker), worker, Clients(None)), Fleet(run)
+    for _ in range(run.rounds):
+        federation.advance()
+    due = {(cid, t, t + fleet.delay(t, cid)) for t in range(1, 9) for cid in fleet.participants(t)}
+    assert set(arrivals) == {item for item in due if item[2] <= 8}
+    assert len(arrivals) == len(set(arrivals))
+    assert {arrived - started for _, started, arrived in arrivals} == {0, 1, 2, 3}
+
+
+def test_round_time_is_the_slowest_participants(small):  # I-69
+    run = small(bandwidth=(40, 280), compute=(1.3, 6.7), rounds=2)
+    result, fleet = train(run, workers=1), Fleet(run)
+    b = result.weights.nbytes
+    slowest = [max(sum(fleet.seconds(t, cid, 2 * b)) for cid in fleet.participants(t)) for t in (1, 2)]
+    assert result.rounds["sim_time"].tolist() == [slowest[0], slowest[0] + slowest[1]]
+    equal = train(small(bandwidth=(160, 160), compute=(4, 4), rounds=1), workers=1)
+    assert equal.rows[0]["sim_time"] == 4 + 2 * b * 8 / 160e6
+
+
+def test_participants_are_uniform_without_replacement():
+    run = Run(clients=20, per_round=5, rounds=1)
+    fleet, seen = Fleet(run), torch.zeros(20)
+    for t in range(1, 2001):
+        drawn = fleet.participants(t)
+        assert len(set(drawn)) == 5
+        seen[drawn] += 1
+    assert (seen - 500).abs().max() < 100  # five standard deviations
+    assert sorted(Fleet(Run(clients=4, per_round=4)).participants(1)) == [0, 1, 2, 3]
+
+
+def test_limited_devices_are_rounded_half_up():  # erratum AM-08
+    for share, count in ((0.25, 13), (0.5, 25), (0.75, 38)):
+        fleet = Fleet(Run(clients=50, per_round=5, limited=share))
+        assert sum(map(fleet.limited, range(50))) == count
+
+
+def test_redrawn_every_so_many_rounds():
+    fleet = Fleet(Run(bandwidth=(40, 280), redraw=10))
+    speeds = [fleet.seconds(t, 3, 10**6)[1] for t in range(1, 31)]
+    assert len(set(speeds)) == 3
+    assert speeds[:10] == [speeds[0]] * 10
+    assert all(8 / 280 <= s <= 8 / 40 for s in speeds)
+
+
+def test_sweep_equals_single_runs(small, tmp_path):
+    runs = [small(seed=s, method=m) for s in (0, 1) for m in ("fedavg", "scaffold")]
+    digests = sweep([*runs, runs[0]], store=tmp_path, workers=2)
+    assert digests == {run.id: train(run, workers=1).digest for run in runs}
+    assert sweep(runs[:1], store=tmp_path, workers=2) == {runs[0].id: digests[runs[0].id]}
+
+
+def test_clients_that_do_not_take_part_cost_nothing():
+    few, many = (Run(data="synthetic:train=2000,test=100", clients=n, per_round=4, samples=20, rounds=1, batch=10)
+                 for n in (20, 100_000))  # fmt: skip
+    workers = [Worker(few), Worker(many)]
+    federations = [Federation(w.run, Serial(w), w, Clients(None)) for w in workers]
+    seconds = [[], []]
+    for _ in range(12):
+        for i, federation in enumerate(federations):
+            started = time.perf_counter()
+            federation.advance()
+            seconds[i].append(time.perf_counter() - started)
+    assert min(seconds[1]) < 1.5 * min(seconds[0])  # `make bench` measures it closely
+    assert len(federations[1].visits) <= 48
+
+
+def test_personal_accuracy_is_the_mean_over_clients(small):
+    run = small(personal="selected", rounds=1)
+    result, worker = train(run, workers=1), Worker(run)
+    scores = [worker.test_client(result.weights, result.buffers, cid) for cid in Fleet(run).participants(1)]
+    assert result.rows[0]["personal_accuracy"] == sum(right / n for right, n in scores) / 3

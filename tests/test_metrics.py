@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from fedrepro import metrics
+from fedrepro.errors import BadInput
+
+
+def test_ema_by_hand():
+    assert metrics.ema([0.0, 1.0, 0.0], 0.9) == pytest.approx([0, 0.1, 0.09])
+    assert metrics.ema([0.3, 0.8], 0.0) == pytest.approx([0.3, 0.8])
+    assert len(metrics.ema([])) == 0
+
+
+def test_i71_ema_of_a_constant_is_the_constant():
+    assert (metrics.ema([0.1] * 100) == 0.1).all()
+
+
+def test_ema_leaves_its_input_alone():
+    values = np.array([0.0, 1.0])
+    metrics.ema(values)
+    assert values.tolist() == [0, 1]
+
+
+def test_i73_best_is_never_below_the_last():
+    assert metrics.best([0.2, 0.5, 0.4, 0.6, 0.1]).tolist() == [0.2, 0.5, 0.5, 0.6, 0.6]
+
+
+def test_rounds_to_target_counts_from_one():
+    values = [0.2, 0.5, 0.4, 0.6]
+    assert [metrics.rounds_to_target(values, t) for t in (0.1, 0.5, 0.55, 0.7)] == [1, 2, 4, None]
+
+
+def test_i70_rounds_to_target_agrees_with_the_curve():
+    curve = metrics.ema(np.random.default_rng(0).random(1000) * np.linspace(0, 1, 1000))
+    targets = np.linspace(0, 0.6, 50)
+    rounds = [metrics.rounds_to_target(curve, t) or 1001 for t in targets]
+    assert rounds == sorted(rounds)
+    assert all(r <= 500 for r, t in zip(rounds, targets, strict=True) if curve[499] >= t)
+
+
+def test_format_rounds():
+    assert metrics.format_rounds(None, 1000) == "1000+"
+    assert metrics.format_rounds(524, 1000) == "524"
+
+
+def test_stability_is_the_population_variance_in_squared_percent():
+    assert metrics.stability([0.8, 0.9]) == pytest.approx(25)  # mean 85, deviations of 5
+    assert metrics.stability([0.0] * 10 + [0.8, 0.9], last=2) == pytest.approx(25)
+
+
+def test_i72_stability_of_a_constant_is_zero_and_quadratic():
+    values = np.linspace(0.5, 0.9, 60)
+    assert metrics.stability([0.7] * 60) == pytest.approx(0, abs=1e-20)
+    assert metrics.stability(100 * values) == pytest.approx(1e4 * metrics.stability(values))
+
+
+def test_mean_interval_by_hand():
+    # s = 1, n = 3, t(0.975, 2) = 4.302653: half-width 4.302653 / sqrt(3)
+    assert metrics.mean_interval([1, 2, 3]) == pytest.approx((2, 2.484138))
+    assert metrics.mean_interval([0.5]) == (0.5, None)
+    assert metrics.mean_interval([2, 2]) == (2, 0)
+
+
+def test_no_values():
+    for function in (metrics.stability, metrics.mean_interval):
+        with pytest.raises(BadInput, match="at least one value"):
+            function([])

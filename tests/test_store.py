@@ -1,0 +1,201 @@
+"""Disks fill up, workers die, two processes meet: no finished round is lost and the message says so."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from fedrepro import rounds, train
+from fedrepro.errors import BadInput, Failure
+from fedrepro.executor import Processes
+from fedrepro.store import Clients, Store, load_tensors, save_tensors
+from fedrepro.tree import Tree
+
+
+def test_full_disk_loses_no_finished_round(small, tmp_path, monkeypatch):
+    run = small(rounds=4)
+    going = rounds(run, store=tmp_path, workers=1)
+    next(going), next(going)
+    going.close()
+    real = torch.save
+
+    def full(value, file, **options):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(Failure, match=r"disk is full; rounds 1 to 2 .* are safe"):
+        train(run, store=tmp_path, workers=1)
+    monkeypatch.setattr(torch, "save", real)
+    assert Store(tmp_path, run).resume()["t"] == 2
+    assert not [p for p in (tmp_path / run.id).iterdir() if p.name.startswith(".")]
+    assert train(run, store=tmp_path, workers=1).digest == train(run, workers=1).digest
+
+
+def test_a_really_full_disk(tmp_path):
+    """On a file system of 300 kB, where this machine allows one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("no right to mount a small file system here")
+    try:
+        command = [sys.executable, "-m", "fedrepro.cli", "run", "--method", "scaffold", "--store", disk, "--rounds", "30",
+                   "--workers", "1", "--samples", "50"]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "are safe in" in done.stderr
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_killed_worker_is_replaced(small, capfd):
+    run, killed = small(rounds=4), []
+    whole = train(run, workers=1)
+    original = Processes.map
+
+    def kill_one(self, name, tasks, done=None):
+        if name == "client" and len(killed) < 2:
+            victim = self._slots[len(killed)]["process"]
+            killed.append(victim.pid)
+            threading.Timer(0.01, os.kill, (victim.pid, signal.SIGKILL)).start()
+            time.sleep(0.03 if len(killed) == 1 else 0)  # once before the task is sent, once while it runs
+        return original(self, name, tasks, done)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Processes, "map", kill_one)
+        result = train(run, workers=2)
+    assert result.digest == whole.digest
+    assert "a worker process died (exit code -9); its task is done again" in capfd.readouterr().err
+
+
+class Context:
+    def fail(self, value):
+        raise BadInput(f"value: {value}")
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def double(self, tree, times):
+        return {"tree": tree * 2.0, "times": times, "nothing": torch.zeros(0)}
+
+
+def test_errors_cross_the_process_border():
+    executor = Processes(Context(), 2)
+    with pytest.raises(BadInput, match="value: 3"):
+        executor.map("fail", [(3,)])
+
+
+def test_a_task_that_always_kills_its_worker_is_given_up(capfd):
+    with pytest.raises(Failure, match="died 3 times"):
+        Processes(Context(), 1).map("die", [()])
+
+
+def test_tensors_keep_values_and_strides_across_processes():
+    executor = Processes(Context(), 2)
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    trees = [Tree(a=image * i, b=torch.randn(3, 7).t(), c=torch.tensor(2.0)) for i in range(9)]
+    big = Tree(a=torch.randn(300_000))  # the shared memory must grow
+    answers = executor.map("double", [(tree, i) for i, tree in enumerate([*trees, big])])
+    for i, (tree, answer) in enumerate(zip([*trees, big], answers, strict=True)):
+        assert answer["times"] == i
+        for name, value in tree.items():
+            assert torch.equal(answer["tree"][name], value * 2)
+    assert answers[0]["tree"]["a"].is_contiguous(memory_format=torch.channels_last)
+    executor.close()
+
+
+def test_client_state_beyond_the_budget_goes_to_files(small, tmp_path):
+    states = Clients(tmp_path / "clients", memory=5000)
+    for cid in range(10):
+        states.put(cid, {"m/w": Tree(a=torch.full((300,), float(cid))), "m/n": cid}, t=1)
+    states.put(3, {"m/w": Tree(a=torch.full((300,), 33.0)), "m/n": 33}, t=2)
+    assert states._held <= 5000
+    for cid in range(10):
+        state = states.get(cid)
+        assert state["m/n"] == (33 if cid == 3 else cid)
+        assert isinstance(state["m/w"], Tree)
+        assert float(state["m/w"]["a"][0]) == state["m/n"]
+    states.flush()
+    states.prune()
+    assert {p.name for p in (tmp_path / "clients").iterdir()} == {f"{c}-{2 if c == 3 else 1}.pt" for c in range(10)}
+
+
+def test_spilled_client_state_gives_the_same_result(small, tmp_path, monkeypatch):
+    run = small(method="scaffold", rounds=5)
+    whole = train(run, workers=1)
+    monkeypatch.setattr(Clients.__init__, "__defaults__", (1,))
+    assert train(run, workers=1).digest == whole.digest
+    assert train(run, store=tmp_path, workers=1).digest == whole.digest
+
+
+def test_two_processes_on_one_run(small, tmp_path):
+    run = small(rounds=4)
+    going = rounds(run, store=tmp_path, workers=1)
+    next(going)
+    script = f"""
+from fedrepro import Run, train
+print(train(Run.from_dict({run.described!r}), store={str(tmp_path)!r}, workers=1).digest)
+"""
+    second = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "another process works on run" in second.stderr.readline()
+    for _ in going:
+        pass
+    out, _ = second.communicate(timeout=60)
+    assert out.strip() == train(run, store=tmp_path).digest
+
+
+def test_one_run_twice_in_one_process(small, tmp_path):
+    going = rounds(small(), store=tmp_path, workers=1)
+    next(going)
+    with pytest.raises(BadInput, match="already under way in this process"):
+        train(small(), store=tmp_path, workers=1)
+    going.close()
+    train(small(), store=tmp_path, workers=1)
+
+
+def test_a_store_made_by_another_run(small, tmp_path):
+    run = small()
+    train(run, store=tmp_path, workers=1)
+    with pytest.raises(BadInput, match="is the folder of one run"):
+        train(small(seed=1), store=tmp_path / run.id, workers=1)
+    described = json.loads((tmp_path / run.id / "run.json").read_text())
+    (tmp_path / run.id / "run.json").write_text(json.dumps({**described, "lr": 7.0}))
+    with pytest.raises(BadInput, match="was made by another run"):
+        train(run, store=tmp_path, workers=1)
+
+
+def test_a_damaged_checkpoint_is_not_used(small, tmp_path):
+    run = small()
+    going = rounds(run, store=tmp_path, workers=1)
+    next(going)
+    going.close()
+    file = tmp_path / run.id / "checkpoint.pt"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(BadInput, match="cannot be read"):
+        train(run, store=tmp_path, workers=1)
+
+
+def test_nothing_is_unpickled_that_could_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (print, ("executed",))
+
+    torch.save({"x": Evil()}, tmp_path / "evil.pt")
+    with pytest.raises(BadInput, match="cannot be read"):
+        load_tensors(tmp_path / "evil.pt")
+
+
+def test_trees_survive_a_file(tmp_path):
+    value = {"w": Tree(a=torch.ones(2)), "list": [1, {"b": Tree()}], "none": None, "number": 0.1}
+    save_tensors(tmp_path / "x.pt", value)
+    loaded = load_tensors(tmp_path / "x.pt")
+    assert isinstance(loaded["w"], Tree)
+    assert isinstance(loaded["list"][1]["b"], Tree)
+    assert (loaded["none"], loaded["number"]) == (None, 0.1)
