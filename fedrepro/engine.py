@@ -99,6 +99,7 @@ class Federation:
         self.t += 1
         t, run = self.t, self.run
         r = Round(t, run, self.fleet.participants(t))
+        self.server = self.method.plan(self.server, r)
 
         messages = [self.method.broadcast(self.server, cid, r) for cid in r.participants]
         visits = self.executor.map("client", [
@@ -131,7 +132,7 @@ class Federation:
         scores = self._test(r)
         row = {
             "round": t, **scores, "train_loss": sum(losses) / len(losses), **row,
-            "sim_time": self.clock, "wall_time": time.perf_counter() - started,
+            **self.method.columns(self.server, r), "sim_time": self.clock, "wall_time": time.perf_counter() - started,
         }  # fmt: skip
         self.rows.append(row)
         return row

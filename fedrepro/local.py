@@ -89,7 +89,9 @@ class Worker:
 
     @cached_property
     def test_parts(self) -> Partition:
-        return personal_test(self.parts, self.data.train_y, self.data.test_y, seed=self.run.seed)
+        return personal_test(
+            self.parts, self.data.train_y, self.data.test_y, seed=self.run.seed, share=self.run.share or 1.0
+        )
 
     def frozen(self, slot: int, w: Tree, b: Tree) -> nn.Module:
         while len(self._frozen) <= slot:
@@ -103,7 +105,8 @@ class Worker:
     def batches(self, k: Local, indices: Tensor):
         """k.steps batches (x, y): epochs of one permutation each, from the client's own samples."""
         run = self.run
-        x, y = self.data.train_x[indices], self.data.train_y[indices].to(self.device)
+        x = self.data.train_x.index_select(0, indices)
+        y = self.data.train_y[indices].to(self.device)
         plain = run.augment == "none"
         if plain:  # normalised once a visit, N,H,W,C so that picking rows keeps channels_last
             x = self.data.batch(x).to(self.device).permute(0, 2, 3, 1)
@@ -128,8 +131,10 @@ class Worker:
         k = Local(self, t, cid, visit, limited, len(indices))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.run.seed, "layers", t, cid))  # dropout
+            k.client = state or {}
             method.receive(k, message)
-            k.client = method.client_init(k) if state is None else state
+            if state is None:
+                k.client = method.client_init(k)
             k.steps = method.steps(k)
             loss = self._train(k, indices)
             sent, kept = method.finish(k)
@@ -178,7 +183,7 @@ class Worker:
         self.buffers.copy_(b)
         model, scores = self.model.eval(), []
         for rows in batches:
-            out = model(self.data.batch(self.data.test_x[rows]).to(self.device))
+            out = model(self.data.batch(self.data.test_x.index_select(0, rows)).to(self.device))
             y = self.data.test_y[rows].to(self.device)
             losses = F.cross_entropy(out, y, reduction="sum")
             scores.append((int((out.argmax(1) == y).sum()), float(losses)))

@@ -66,9 +66,9 @@ class Run:
     method: str = about("method or stack, e.g. fedavg, fedmlb+feddyn", "fedavg")
     hp: dict = field(default_factory=dict, metadata={"help": "the method's hyperparameters"})
     rounds: int = about("communication rounds", 10)
-    epochs: int | None = about("local epochs (or give steps)", None)
+    epochs: int | None = about("local epochs (default: 5, unless steps are given)", None)
     steps: int | None = about("local steps instead of epochs", None)
-    batch: int = about("local batch size", 50)
+    batch: int = about("local batch size", 20)
     lr: float = about("local learning rate", 0.1)
     lr_decay: float = about("the learning rate is multiplied by this after each round", 1.0)
     momentum: float = about("local momentum", 0.0)
@@ -94,7 +94,7 @@ class Run:
             if value is not None or name in self._required():
                 self._set(name, number(name, value, kind, low, high, closed))
         if self.epochs is None and self.steps is None:
-            self._set("epochs", 1)
+            self._set("epochs", 5)
         if self.epochs is not None and self.steps is not None:
             raise bad("steps", self.steps, f"either epochs ({self.epochs}) or steps, not both")
         if self.per_round > self.clients:

@@ -221,11 +221,13 @@ def test_i63_limits_of_the_concentration(split):
     assert (h.amax(1) / h.sum(1)).median() > 0.99
 
 
-def test_dirichlet_draws_with_the_weights():
-    """One client of one sample: its class is uniform over draws; a class without samples is never drawn."""
-    y = torch.tensor([0, 1])
-    first = [int(partition("dirichlet:0.5", y, 1, seed=s, samples=1)[0]) for s in range(400)]
-    assert abs(sum(first) - 200) < 50  # five standard deviations
+def test_first_client_has_the_moments_of_the_dirichlet():
+    """Dir(0.5) over 3 classes: mean 1/3, variance (1/3)(2/3) / (1.5 + 1) = 0.089."""
+    y = labelled([2000] * 3)
+    draws = [partition("dirichlet:0.5", y, 1, seed=s, samples=100) for s in range(300)]
+    shares = torch.cat([histogram(parts, y) for parts in draws]) / 100
+    assert (shares.mean(0) - 1 / 3).abs().max() < 0.07  # four standard errors
+    assert (shares.var(0) - 0.089).abs().max() < 0.02
 
 
 def test_dirichlet_takes_what_is_left_when_classes_run_out():
@@ -337,7 +339,8 @@ def test_good_splits():
         ("shards:2", [50, 50], 10, {"samples": 11}, "at most 10"),
         ("shards:2", [60, 40], 10, {"samples": 9}, "multiple of the 2"),
         ("shards:3", [50, 50], 10, {}, "at most 2 shards"),
-        ("shards:2", [99, 1], 10, {}, "none of two classes, from classes of 1 to 99"),
+        ("shards:2", [99, 1], 10, {}, "^split: .*at most 0 samples in each of 10 x 2 shards, from classes of 1 to 99"),
+        ("shards:2", [70, 30], 5, {"samples": 20}, "^samples: 20 .*at most 6 samples"),
         ("dominant:0.8", [50, 50], 10, {"samples": 80}, "class 0 has 50 samples, a client needs 64"),
         ("dominant:0.8", [100], 10, {}, "two classes"),
         ("level:9", [999, 1], 10, {"samples": 10}, "class 1 has 1 samples, 10 clients need 50"),

@@ -45,7 +45,7 @@ STORED = {
 MADE = {"digits": made.digits, "synthetic": made.synthetic}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     name: str
     train_x: Tensor  # uint8, N,H,W,C
@@ -157,8 +157,7 @@ def stored(folder: str, progress: bool = False) -> tuple[dict, cache.Arrays]:
         meta = {"source": source, "subset": sources.subset(folder, arrays)}
         if "train_x" in arrays:
             meta["mean"], meta["std"] = statistics(arrays["train_x"])
-        cache.write(folder, arrays, meta)
-        found = cache.read(folder)
+        found = cache.write(folder, arrays, meta)
     return found
 
 

@@ -19,7 +19,10 @@ def root() -> Path:
 
 def read(name: str) -> tuple[dict, Arrays] | None:
     """The meta data and memory-mapped arrays; None if they are missing, truncated or of another shape."""
-    folder = root() / name
+    return opened(root() / name)
+
+
+def opened(folder: Path) -> tuple[dict, Arrays] | None:
     try:
         meta = json.loads((folder / "meta.json").read_text())
         # Copy on write: nobody can change the file, and a stray in-place operation cannot crash the process.
@@ -35,8 +38,8 @@ def described(folder: Path, key: str, array: np.ndarray) -> dict:
     return {"shape": list(array.shape), "dtype": str(array.dtype), "bytes": size}
 
 
-def write(name: str, arrays: Arrays, meta: dict) -> None:
-    """Appears complete or not at all; of two processes that write at once, the second keeps the first's."""
+def write(name: str, arrays: Arrays, meta: dict) -> tuple[dict, Arrays]:
+    """Appears complete or not at all; of two processes that write at once, the second takes the first's."""
     root().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root()) as temporary:
         folder = Path(temporary, name)
@@ -49,7 +52,9 @@ def write(name: str, arrays: Arrays, meta: dict) -> None:
         with open(folder / "meta.json", "w") as file:
             json.dump({**meta, "sha256": digest(arrays), "arrays": table}, file, indent=1)
             sync(file)
+        written = opened(folder)  # stays mapped even if another process replaces it
         publish(folder, root() / name, Path(temporary, "broken"))
+        return read(name) or written
 
 
 def publish(folder: Path, final: Path, aside: Path) -> None:

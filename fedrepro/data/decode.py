@@ -26,12 +26,12 @@ def open_files(place: Path | bytes) -> Files:
     """The files of a folder, or of a zip or tar archive (a path or the archive's bytes)."""
     if isinstance(place, Path) and place.is_dir():
         return {path.relative_to(place).as_posix(): path.read_bytes for path in place.rglob("*") if path.is_file()}
-    stream = io.BytesIO(place) if isinstance(place, bytes) else open(place, "rb")  # noqa: SIM115
+    stream = io.BytesIO(place if isinstance(place, bytes) else place.read_bytes())
     if zipfile.is_zipfile(stream):
         archive = zipfile.ZipFile(stream)
         return {name: lambda name=name: archive.read(name) for name in archive.namelist() if name[-1] != "/"}
     stream.seek(0)
-    with stream, tarfile.open(fileobj=stream) as archive:
+    with tarfile.open(fileobj=stream) as archive:
         contents = {entry.name: archive.extractfile(entry).read() for entry in archive if entry.isfile()}
     return {name: lambda content=content: content for name, content in contents.items()}
 

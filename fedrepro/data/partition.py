@@ -236,15 +236,16 @@ def _dirichlet(label: Tensor, classes: int, clients: int, size: int, alpha: floa
     """FedMLB: client by client, p ~ Dir(alpha), then samples without replacement with weights p[class].
 
     A class that has run out leaves the draw to the others in proportion to p, however small their p, so the
-    last clients take what is left. An exponential race makes the weighted draw; its logarithm cannot underflow.
+    last clients take what is left. The weighted draw is the top of log p[class] + Gumbel noise: no underflow.
     """
-    weight = _log_gamma_draws(alpha, (clients, classes), generator)
+    weight = _log_gamma_draws(alpha, (clients, classes), generator).float()
     owner, left = torch.full_like(label, -1), torch.arange(len(label))
     for i in range(clients):
-        race = torch.empty(len(left), dtype=torch.float64).exponential_(generator=generator)
-        won = (weight[i][label[left]] - race.log_()).topk(size, sorted=False).indices
+        noise = torch.rand(len(left), generator=generator).log_().neg_().log_().neg_()
+        won = noise.add_(weight[i][label]).topk(size, sorted=False).indices
         owner[left[won]] = i
-        left = left[owner[left] < 0]
+        kept = torch.ones(len(left), dtype=torch.bool).index_fill_(0, won, False)
+        left, label = left[kept], label[kept]
     return owner
 
 
@@ -283,8 +284,9 @@ def _shards(split: str, supply: Tensor, clients: int, shards: int, samples: int 
         largest -= 1
     size = largest if samples is None else samples // shards
     if not 0 < size <= largest:
-        most = f"at most {largest} samples a shard: {clients} x {shards} shards, none of two classes"
-        raise bad("samples", samples, f"{most}, from classes of {int(supply.min())} to {int(supply.max())}")
+        field, value = ("split", split) if samples is None else ("samples", samples)
+        held = f"classes of {int(supply.min())} to {int(supply.max())} samples"
+        raise bad(field, value, f"at most {largest} samples in each of {clients} x {shards} shards, from {held}")
 
     left, counts = cut(size), torch.zeros(clients, len(supply), dtype=torch.int64)
     for row in counts:  # always from the classes with most shards left, so that none is left for one client twice

@@ -17,7 +17,7 @@ from fedrepro.data import decode
 from fedrepro.data.decode import Arrays, Bar, Files
 from fedrepro.errors import BadInput
 
-TIMEOUT = 3  # seconds to connect, and for each read
+TIMEOUT = 4  # seconds to connect, and for each read
 MIRROR_TIMEOUT = 1800
 TINY_IMAGENET = ("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
 

@@ -68,10 +68,15 @@ class FedAvg:
         """`model` holds the initial weights; "w" and "b" are already in the server's state."""
         return {}
 
+    def plan(self, server: State, r: Round) -> State:
+        """What the server decides before a round's broadcast."""
+        return server
+
     def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return {"w": server["w"], "b": server["b"]}
 
     def receive(self, k: Local, message: Message) -> None:
+        """Combine what came with what the client kept; k.client is empty at its first visit."""
         k.load(message["w"], message["b"])
 
     def client_init(self, k: Local) -> State:
@@ -95,6 +100,10 @@ class FedAvg:
         if not uploads:
             return server
         return {**server, "w": r.mean(uploads, "w"), "b": r.mean(uploads, "b")}
+
+    def columns(self, server: State, r: Round) -> dict[str, float]:
+        """Further columns of the round's row: a paper's analytic costs, what a bandit chose."""
+        return {}
 
     def personal(self, server: State, client: State, cid: int) -> tuple[Tree, Tree]:
         """The (weights, BatchNorm statistics) that are tested for this client."""
