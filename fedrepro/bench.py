@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedrepro import Run, data, rounds
-from fedrepro.models import build
+from fedrepro.local import Worker
 
 FASHION = dict(data="fashion_mnist", split="iid", clients=100, per_round=10, model="lenet", epochs=5, batch=50,
                lr=0.01)  # fmt: skip
@@ -188,6 +188,24 @@ def many_clients(repeats: int, quick: bool) -> dict:
             "index_MB": {n: n * settings["samples"] * 4 / 1e6 for n in (100, 100_000)}}  # fmt: skip
 
 
+def fedmlb_step(repeats: int, quick: bool) -> dict:
+    """A local step of FedMLB against one of FedAvg: ResNet-18 in six blocks, BatchNorm, batches of 50."""
+    steps = 4
+    result = alternate(*(_visits(RESNET | {"method": m, "epochs": None, "steps": steps}) for m in ("fedavg", "fedmlb")),
+                       repeats)  # fmt: skip
+    return {"ratio": result["ratio"], "ratios": result["ratios"], "repeats": repeats,
+            "fedavg_step_s": result["bare_round_s"] / steps,
+            "fedmlb_step_s": result["fedrepro_round_s"] / steps}  # fmt: skip
+
+
+def _visits(settings: dict) -> Iterator:
+    """One client's visit again and again, without a server or a test."""
+    worker = Worker(Run(**settings))
+    message = {"w": worker.params.clone(), "b": worker.buffers.clone()}
+    while True:
+        yield worker.client(1, 0, message, None, 0, False)
+
+
 def startup_and_memory(repeats: int, quick: bool) -> dict:
     """Seconds from the command to the first round, and the largest PSS of the process tree, with 2 workers."""
     settings = FASHION | _smaller(quick)
@@ -240,12 +258,14 @@ def _smaller(quick: bool) -> dict:
 
 
 MEASUREMENTS = {f.__name__: f for f in (fashion_1_worker, fashion_2_workers, resnet18_fedprox,
-                                        resnet18_fedprox_2_workers, many_clients, startup_and_memory)}  # fmt: skip
+                                        resnet18_fedprox_2_workers, fedmlb_step, many_clients,
+                                        startup_and_memory)}  # fmt: skip
 TARGETS = {
     "fashion_1_worker": ("ratio", 1.05),
     "fashion_2_workers": ("ratio", 1.05),
     "resnet18_fedprox": ("ratio", 1.05),
     "resnet18_fedprox_2_workers": ("ratio", 1.05),
+    "fedmlb_step": ("ratio", 2.2),
     "many_clients": ("ratio", 1.10),
     "startup_and_memory": ("memory_MB", 1050),
 }

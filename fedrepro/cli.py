@@ -1,4 +1,4 @@
-"""The command line: fedrepro run | sweep | methods | data | bench."""
+"""The command line: fedrepro run | sweep | methods | data | papers | reproduce | bench."""
 
 import argparse
 import itertools
@@ -39,6 +39,19 @@ def parser() -> argparse.ArgumentParser:
     data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status")
     data.add_argument("name", nargs="*", help="data sets to fetch")
     data.add_argument("--json", action="store_true", help="for machines")
+
+    again = commands.add_parser(
+        "reproduce", help="execute a paper's notebooks and judge its claims",
+        description="Execute a paper's notebooks with papermill; what is in the store is not computed again.",
+    )  # fmt: skip
+    again.add_argument("paper", help="fedbr, ... (`fedrepro papers` lists them)")
+    again.add_argument("--scale", default="reduced", help="smoke, reduced, cpu or paper (default: %(default)s)")
+    again.add_argument("--seeds", type=int, help="number of seeds (default: the table's own)")
+    again.add_argument("--workers", type=int, help="worker processes (default: one a core)")
+    again.add_argument("--table", help="only this table or figure")
+    again.add_argument("--fresh", action="store_true", help="compute everything again")
+
+    commands.add_parser("papers", help="list the papers, their tables and figures")
 
     bench = commands.add_parser("bench", help="measure speed as ratios to a bare PyTorch loop")
     bench.add_argument("--repeats", type=int, default=3, help="repeats; the median counts (default: %(default)s)")
@@ -191,6 +204,19 @@ def data(args: argparse.Namespace) -> int:
         return 0
     status = sets.status()
     print(json.dumps(status) if args.json else _columns(status))
+    return 0
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    from fedrepro import reproduce as driver
+
+    return driver.main(args.paper, args.scale, args.seeds, args.workers, args.table, args.fresh)
+
+
+def papers(args: argparse.Namespace) -> int:
+    from fedrepro import spec
+
+    print(_columns([{"paper": p, "table": t.name, "title": t.title} for p in spec.papers() for t in spec.tables(p)]))
     return 0
 
 

@@ -26,7 +26,9 @@ class Local:
         self.params, self.buffers = worker.params, worker.buffers
         self.t, self.cid, self.visit, self.limited, self.n = t, cid, visit, limited, n
         self.lr = self.run.lr * self.run.lr_decay ** (t - 1)
-        self.epoch_steps = -(-n // self.run.batch)
+        # BatchNorm cannot learn from one image: a last batch of one joins the batch before it.
+        self.joined = bool(worker.buffers) and n > self.run.batch and n % self.run.batch == 1
+        self.epoch_steps = -(-n // self.run.batch) - self.joined
         self.full_steps = self.run.steps or self.run.epochs * self.epoch_steps
         self.steps = self.full_steps
         self.start: Tree  # the parameters training starts from, and the BatchNorm statistics
@@ -115,7 +117,10 @@ class Worker:
         left, epoch = k.steps, 0
         while left > 0:
             order = torch.randperm(k.n, generator=stream(run.seed, "batches", k.t, k.cid, epoch))
-            for rows in order.split(run.batch)[:left]:
+            parts = order.split(run.batch)
+            if k.joined:
+                parts = (*parts[:-2], torch.cat(parts[-2:]))
+            for rows in parts[:left]:
                 left -= 1
                 if plain:
                     rows = rows.to(self.device)

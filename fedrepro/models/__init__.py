@@ -23,7 +23,7 @@ MODELS = {
     "mobilenet_v2": ("mobile", {}),
     "shufflenet": ("mobile", {}),
     "squeezenet": ("mobile", {}),
-    "small": ("small", {"norm": ("group", "none", "batch"), "groups": 2}),
+    "small": ("small", {"norm": ("group", "none", "batch"), "groups": 2, "width": 16}),
 }
 
 
@@ -68,6 +68,8 @@ def _parse(text: str) -> tuple[str, dict]:
     groups = options.get("groups", 1)
     if groups not in (1, 2, 4, 8, 16, 32):
         raise bad("model option groups", groups, "1, 2, 4, 8, 16, 32")
+    if options.get("width", 16) not in range(8, 257, 8):
+        raise bad("model option width", options["width"], "a multiple of 8 from 8 to 256")
     return model, options
 
 

@@ -1,0 +1,149 @@
+"""The figures of a study, with seaborn: lines over rounds, bars and lines over an axis, heat maps."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+
+LABELS = {
+    "round": "communication round", "accuracy": "test accuracy", "ema_accuracy": "test accuracy (moving average)",
+    "loss": "test loss", "sim_time": "simulated time (s)", "bytes": "traffic as sent (MiB)",
+    "paper_bytes": "traffic by Eq. (4) (MiB)", "personal_accuracy": "mean personal test accuracy",
+    "alpha": "mean number of blocks sent",
+}  # fmt: skip
+MIB = {"bytes", "paper_bytes"}
+
+
+def style() -> None:
+    """Colour-blind safe, and large enough for a projector."""
+    sns.set_theme(style="whitegrid", context="talk", font_scale=0.75, palette="colorblind")
+
+
+def _note(study, figure) -> None:
+    """Every figure says what it is: scale, data, seeds."""
+    data = sorted({cell.run(study.seeds[0]).data for cell in study.cells})
+    text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
+    figure.text(0.01, -0.02, text, fontsize="x-small", color="0.35", ha="left", va="top")
+
+
+def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None):
+    """Mean over seeds of a column along rounds, time or traffic; the band is the 95% interval."""
+    style()
+    table = study.rounds.copy()
+    for column in MIB & {x, y}:
+        table[column] /= 2**20
+    columns = study.axes[col] if col else [None]
+    figure, axes = plt.subplots(1, len(columns), figsize=(1.5 + 6 * len(columns), 4.6), squeeze=False, sharey=True)
+    many = len(study.seeds) > 1 and x == "round"
+    for place, label in zip(axes[0], columns, strict=True):
+        shown = table[table[col] == label] if col else table
+        sns.lineplot(shown, x=x, y=y, hue=hue, style=hue, dashes=True, hue_order=study.axes[hue],
+                     style_order=study.axes[hue], ax=place, errorbar=("ci", 95) if many else None,
+                     units=None if x == "round" else "seed", estimator="mean" if x == "round" else None, n_boot=200,
+                     seed=0)  # fmt: skip
+        place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=label or "")
+    _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue))
+    _note(study, figure)
+    return figure
+
+
+def over(study, x: str, measures: list[str] | None = None, hue: str | None = None):
+    """Each measure over an axis: points with 95% intervals, one panel a measure."""
+    style()
+    names = measures or list(study.measures)
+    figure, axes = plt.subplots(1, len(names), figsize=(1.5 + 5.5 * len(names), 4.6), squeeze=False)
+    for place, name in zip(axes[0], names, strict=True):
+        shown = study.values[study.values["measure"] == name]
+        sns.pointplot(shown, x=x, y="value", hue=hue, order=study.axes[x], hue_order=study.axes[hue] if hue else None,
+                      dodge=0.25 if hue else False, markers=list("os^DvPX")[: len(study.axes[hue])] if hue else "o",
+                      linestyles="-" if hue is None else ["-"] * len(study.axes[hue]), ax=place,
+                      errorbar=("ci", 95) if len(study.seeds) > 1 else None, n_boot=200, seed=0, capsize=0.08)  # fmt: skip
+        unit = study.measures[name].get("unit", "")
+        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name)
+    if hue:
+        _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue))
+    else:
+        figure.tight_layout()
+    _note(study, figure)
+    return figure
+
+
+def bars(study, x: str, measures: list[str] | None = None, hue: str | None = None):
+    """Each measure as bars over an axis; a bar that is missing did not reach its target."""
+    style()
+    names = measures or list(study.measures)
+    figure, axes = plt.subplots(1, len(names), figsize=(1.5 + 5.5 * len(names), 4.6), squeeze=False)
+    for place, name in zip(axes[0], names, strict=True):
+        shown = study.values[study.values["measure"] == name]
+        sns.barplot(shown, x=x, y="value", hue=hue or x, order=study.axes[x], hue_order=study.axes[hue or x],
+                    legend=bool(hue), ax=place, errorbar=("ci", 95) if len(study.seeds) > 1 else None, n_boot=200,
+                    seed=0, capsize=0.15)  # fmt: skip
+        unit = study.measures[name].get("unit", "")
+        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name)
+        for tick in place.get_xticklabels():
+            tick.set(rotation=25, ha="right")
+    if hue:
+        _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue))
+    else:
+        figure.tight_layout()
+    _note(study, figure)
+    return figure
+
+
+def heat(study, measure: str, rows: str, columns: str):
+    """Mean over seeds of a measure on two axes; our values left, the paper's right where it gives them."""
+    style()
+    ours = study.values[study.values["measure"] == measure]
+    ours = ours.pivot_table(index=rows, columns=columns, values="value").reindex(study.axes[rows])[study.axes[columns]]
+    theirs = pd.DataFrame([r for r in study.table.reported_rows() if r["measure"] == measure])
+    panels = [(f"ours ({study.scale})", ours)]
+    if len(theirs):
+        theirs = theirs.pivot_table(index=rows, columns=columns, values="value")
+        panels.append(("the paper (its own scale)", theirs))
+    figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.8), squeeze=False)
+    for place, (title, table) in zip(axes[0], panels, strict=True):
+        sns.heatmap(table.astype(float), annot=True, fmt=".3f", cmap="viridis", ax=place, cbar=False)
+        place.set(title=title, xlabel=study.table.axis[columns].get("label", columns),
+                  ylabel=study.table.axis[rows].get("label", rows))  # fmt: skip
+    figure.tight_layout()
+    _note(study, figure)
+    return figure
+
+
+def split(study, clients: int = 12):
+    """How the classes fall on the first clients."""
+    style()
+    counts = study.partition(clients)
+    if counts.shape[1] > 20:
+        counts = counts.T.groupby(counts.columns // 10).sum().T.rename(columns=lambda c: f"{10 * c}-{10 * c + 9}")
+    figure, place = plt.subplots(figsize=(9, 4.2))
+    sns.heatmap(counts, annot=True, fmt="d", cmap="rocket_r", ax=place,
+                cbar_kws={"label": "samples"})  # fmt: skip
+    run = study.cells[0].run(study.seeds[0])
+    place.set(title=f"{run.data}, split {run.split}: samples of each class", xlabel="class", ylabel="client")
+    figure.tight_layout()
+    return figure
+
+
+def _one_legend(figure, places, title: str) -> None:
+    handles, labels = places[0].get_legend_handles_labels()
+    for place in places:
+        if place.get_legend():
+            place.get_legend().remove()
+    figure.tight_layout()
+    figure.legend(handles, labels, title=title, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+
+
+def choices(study, hue: str = "method"):
+    """How often each number of blocks was sent in partial rounds."""
+    style()
+    columns = sorted(c for c in study.rounds if c.startswith("alpha_"))[:-1]  # the last is the whole model
+    counts = study.rounds.groupby(hue)[columns].sum().reindex(study.axes[hue])
+    shares = counts.div(counts.sum(axis=1), axis=0).rename(columns=lambda c: c.removeprefix("alpha_"))
+    table = shares.reset_index().melt(id_vars=hue, var_name="blocks", value_name="share")
+    figure, place = plt.subplots(figsize=(7.5, 4.2))
+    sns.barplot(table, x="blocks", y="share", hue=hue, ax=place)
+    place.axhline(1 / len(columns), color="0.4", linestyle="--", linewidth=1)
+    place.set(xlabel="number of last blocks sent (α)", ylabel="share of partial rounds")
+    _one_legend(figure, [place], "method")
+    _note(study, figure)
+    return figure

@@ -1,0 +1,232 @@
+"""Study: one table or figure of a paper, from its TOML to measured beside reported, verdicts and figures."""
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedrepro import metrics, spec, verdict
+from fedrepro.engine import sweep
+from fedrepro.errors import BadInput, bad
+from fedrepro.store import read_result, write_atomically
+
+MARKS = {"reproduced": "✓", "contradicted": "✗", "inconclusive": "?", verdict.NOT_TESTABLE: "–"}
+ROUND_MIB = 2**20
+
+
+def results_folder() -> Path:
+    return Path(os.environ.get("FEDREPRO_RESULTS", spec.HOME / "results"))
+
+
+def run_store() -> Path:
+    return Path(os.environ.get("FEDREPRO_STORE", spec.HOME / "runs"))
+
+
+def default_scale() -> str:
+    return os.environ.get("FEDREPRO_SCALE", "reduced")
+
+
+class Study:
+    """Study("fedbr/table2_temperature", scale="smoke").run().show() ..."""
+
+    def __init__(self, table: str, scale: str | None = None, seeds: int | Sequence[int] | None = None,
+                 workers: int | None = None, fresh: bool = False):  # fmt: skip
+        self.table = spec.find(table)
+        self.scale = scale or default_scale()
+        self.cells = self.table.cells(self.scale)
+        self.seeds = _seeds(seeds, self.table.seeds_at(self.scale))
+        self.workers, self.fresh, self.store = workers, fresh, run_store()
+        self.axes = {axis: list(choices) for axis, choices in self.table.choices(self.scale).items()}
+        self.measures = self.table.measures(self.scale)
+
+    def runs(self) -> list:
+        return [cell.run(seed) for seed in self.seeds for cell in self.cells]
+
+    @property
+    def folder(self) -> Path:
+        return results_folder() / self.scale / self.table.paper
+
+    def run(self) -> "Study":
+        """Train what is not in the store yet, side by side, with progress."""
+        from tqdm.auto import tqdm
+
+        runs = list({run.id: run for run in self.runs()}.values())
+        if self.fresh:
+            for run in runs:
+                _forget(self.store / run.id)
+        with tqdm(total=len(runs), unit="run", file=sys.stdout, mininterval=1, leave=True) as bar:
+            sweep(runs, store=self.store, workers=self.workers, progress=lambda run: bar.update())
+        return self
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row a round of every run, with the axes' labels."""
+        frames = []
+        for cell in self.cells:
+            for seed in self.seeds:
+                run = cell.run(seed)
+                table = pd.DataFrame(read_result(self.store / run.id)[1])
+                table["bytes"] = (table["bytes_down"] + table["bytes_up"]).cumsum()
+                if "paper_bytes" in table:
+                    table["paper_bytes"] = table["paper_bytes"].cumsum()
+                else:
+                    table["paper_bytes"] = table["bytes"]
+                table["ema_accuracy"] = metrics.ema(table["accuracy"].ffill().bfill().tolist())
+                frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
+        return pd.concat(frames, ignore_index=True)
+
+    @cached_property
+    def values(self) -> pd.DataFrame:
+        """Tidy: one row for every cell, seed and measure."""
+        rows = []
+        for run_id, table in self.rounds.groupby(["run", *self.axes, "seed"], sort=False):
+            labels = dict(zip(["run", *self.axes, "seed"], run_id, strict=True))
+            for name, measure in self.measures.items():
+                rows.append({**labels, "measure": name, "value": _measure(table, measure), "unit": measure.get("unit", ""),
+                             "scale": self.scale})  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def summary(self) -> pd.DataFrame:
+        """reported | measured mean and 95% interval over seeds | scale, data, seeds, run ids."""
+        reported = {}
+        for row in self.table.reported_rows():
+            reported[(row["measure"], *(row.get(axis) for axis in self.axes))] = row["value"]
+        lines = []
+        data = {tuple(cell.labels.values()): cell.run(self.seeds[0]).data for cell in self.cells}
+        for key, group in self.values.groupby(["measure", *self.axes], sort=False):
+            mean, half = metrics.mean_interval(group["value"].dropna().tolist() or [float("nan")])
+            lines.append({
+                "measure": key[0], **dict(zip(self.axes, key[1:], strict=True)),
+                "reported": _lookup(reported, key), "measured": mean, "interval": half, "seeds": len(group),
+                "unit": group["unit"].iloc[0], "scale": self.scale, "data": data[key[1:]],
+                "runs": " ".join(group["run"]),
+            })  # fmt: skip
+        return pd.DataFrame(lines)
+
+    def show(self):
+        """The table as a person reads it: the paper's number beside ours, never compared below paper scale."""
+        table = self.summary()
+        table["measured"] = [_with_interval(m, h) for m, h in zip(table["measured"], table["interval"], strict=True)]
+        table["reported"] = ["" if pd.isna(v) else f"{v:.4g}" for v in table["reported"]]
+        note = self.table.at(self.scale).get("data_note", "")
+        caption = f"{self.table.title} — scale {self.scale}, {len(self.seeds)} seed(s). {note}"
+        if self.scale != "paper":
+            caption += " The paper's numbers are of its own scale: compare order and trend, not values."
+        return (table.drop(columns=["interval", "runs", "scale"]).rename(columns={"reported": "paper (its scale)",
+                "measured": f"ours ({self.scale})"}).style.hide(axis="index").set_caption(caption))  # fmt: skip
+
+    def verdicts(self) -> pd.DataFrame:
+        reported, rows = self.table.reported_rows(), []
+        for claim in self.table.claims():
+            name = claim.get("measure")
+            values = self.values[self.values["measure"] == name] if name else self.values
+            better = self.measures[name].get("better", "higher") if name else "higher"
+            found = verdict.judge(claim, values, self.scale, self.axes, better, reported)
+            rows.append({"claim": claim["id"], "the paper says": claim["claim"], "where": claim["where"], **found,
+                         "scale": self.scale, "seeds": len(self.seeds)})  # fmt: skip
+        return pd.DataFrame(rows, columns=["claim", "the paper says", "where", "verdict", "evidence", "scale", "seeds"])
+
+    def show_verdicts(self):
+        table = self.verdicts()
+        table["verdict"] = [f"{MARKS[v]} {v}" for v in table["verdict"]]
+        return _wrapped(table[["claim", "the paper says", "verdict", "evidence"]])
+
+    def deviations(self):
+        return _wrapped(pd.DataFrame(self.table.deviation, columns=["what", "why", "erratum"]).fillna(""))
+
+    def run_ids(self) -> pd.DataFrame:
+        return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
+
+    def save(self, figure=None) -> None:
+        """CSV of values, summary and verdicts, and the figure as PNG and SVG, under results/<scale>/<paper>/."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for suffix, table in (("", self.summary()), ("_values", self.values), ("_verdicts", self.verdicts())):
+            text = table.to_csv(index=False, float_format="%.10g").encode()
+            write_atomically(self.folder / f"{self.table.name}{suffix}.csv", lambda f, text=text: f.write(text))
+        if figure is not None:
+            for kind in ("png", "svg"):
+                figure.savefig(self.folder / f"{self.table.name}.{kind}", dpi=110, bbox_inches="tight",
+                               metadata={"Date": None} if kind == "svg" else None)  # fmt: skip
+
+    def partition(self, clients: int = 12) -> pd.DataFrame:
+        """How many samples of each class the first clients of the first cell hold."""
+        from fedrepro.data import load
+        from fedrepro.data.partition import partition
+
+        run = self.cells[0].run(self.seeds[0])
+        data = load(run.data)
+        parts = partition(run.split, data.train_y, run.clients, seed=run.seed, samples=run.samples,
+                          share=run.share or 1.0, writers=data.writers)  # fmt: skip
+        counts = [np.bincount(data.train_y[parts[i]].numpy(), minlength=data.classes)
+                  for i in range(min(clients, run.clients))]  # fmt: skip
+        return pd.DataFrame(counts, index=pd.Index(range(len(counts)), name="client"))
+
+
+def _seeds(given, default: list[int]) -> list[int]:
+    if given is None:
+        return list(default)
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given < 1:
+            raise bad("seeds", given, "a number of seeds from 1, or a list of seeds")
+        return list(range(given))
+    return list(given)
+
+
+def _forget(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lookup(reported: dict, key: tuple) -> float:
+    for place, value in reported.items():
+        if place[0] == key[0] and all(a is None or a == b for a, b in zip(place[1:], key[1:], strict=True)):
+            return value
+    return float("nan")
+
+
+def _measure(table: pd.DataFrame, measure: dict) -> float:
+    """One number from a run's rounds; NaN where a target was not reached or a budget is below one round."""
+    kind, times = measure["kind"], measure.get("times", 1.0)
+    column = table[measure["column"]]
+    if kind in ("final", "total"):
+        return float(column.dropna().iloc[-1]) * times
+    if kind in ("best", "mean"):
+        return float(getattr(column, "max" if kind == "best" else kind)()) * times
+    if kind == "at_round":
+        return float(column[table["round"] <= measure["round"]].dropna().iloc[-1]) * times
+    if kind == "to_target":
+        reached = table["accuracy"] >= measure["target"]
+        return float(column[reached].iloc[0]) * times if reached.any() else float("nan")
+    if kind == "within_budget":
+        inside = table[table[measure["spend"]] * times <= measure["budget"]]
+        return float(inside[measure["column"]].dropna().max()) if len(inside) else float("nan")
+    raise BadInput(f"measure: unknown kind {kind!r}")
+
+
+def _with_interval(mean: float, half: float | None) -> str:
+    if np.isnan(mean):
+        return "not reached"
+    return f"{mean:.4g}" if half is None or np.isnan(half) else f"{mean:.4g} ± {half:.2g}"
+
+
+def _wrapped(table: pd.DataFrame):
+    return table.style.hide(axis="index").set_properties(**{"text-align": "left", "white-space": "normal"}).set_table_styles(
+        [{"selector": "th", "props": [("text-align", "left")]}])  # fmt: skip
+
+
+def block_sizes(model: str, classes: int = 10, channels: int = 3, size: int = 32) -> pd.DataFrame:
+    """What the last blocks of a model weigh, beside the share α/M that FedBR's Eq. (4) charges for them."""
+    from fedrepro.models import build
+
+    net = build(model, classes=classes, channels=channels, size=size)
+    parameters = dict(net.named_parameters())
+    counts = [sum(parameters[n].numel() for n in names if n in parameters) for names in net.block_params.values()]
+    blocks, last = len(counts), np.cumsum(counts[::-1])
+    return pd.DataFrame({"last blocks sent (α)": range(1, blocks + 1), "from block": list(net.block_params)[::-1],
+                         "parameters": last, "share of bytes": last / last[-1],
+                         "charged by Eq. (4): α/M": np.arange(1, blocks + 1) / blocks})  # fmt: skip

@@ -1,0 +1,135 @@
+"""The driver of `make reproduce-<paper>`: executes a paper's notebooks and says how it went."""
+
+import contextlib
+import sys
+import threading
+import time
+from pathlib import Path
+
+from fedrepro import spec
+from fedrepro.errors import BadInput, bad
+from fedrepro.report import Study, results_folder
+
+PARAMETERS = ("table", "scale", "seeds", "workers", "fresh")
+
+
+def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
+    studies = _studies(paper, scale, seeds, workers, table, fresh)
+    failures = []
+    with _progress(studies) as say:
+        for study in studies:
+            started = time.monotonic()
+            try:
+                execute(study, seeds, workers, fresh)
+                say(f"{study.table.name}: done in {time.monotonic() - started:.0f} s")
+            except Exception as error:
+                failures.append(study.table.name)
+                say(f"{study.table.name}: FAILED: {_short(error)}")
+    _summary(studies, failures)
+    return 1 if failures else 0
+
+
+def _studies(paper: str, scale: str, seeds, workers, table: str | None, fresh: bool) -> list[Study]:
+    names = [t.name for t in spec.tables(paper)]
+    if table is not None and table not in names:
+        raise bad("table", table, ", ".join(names))
+    studies = [Study(f"{paper}/{name}", scale, seeds, workers, fresh) for name in names if table in (None, name)]
+    for study in studies:
+        if not notebook(study).exists():
+            raise BadInput(f"{study.table.name}: its notebook {notebook(study).relative_to(spec.HOME)} is missing")
+    return studies
+
+
+def notebook(study: Study) -> Path:
+    return spec.NOTEBOOKS / study.table.paper / f"{study.table.name}.ipynb"
+
+
+def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
+    """Run one notebook with papermill; its executed copy and HTML go to results/<scale>/<paper>/."""
+    import nbformat
+    import papermill
+    from nbconvert import HTMLExporter
+
+    given = {"table": f"{study.table.paper}/{study.table.name}", "scale": study.scale, "seeds": seeds,
+             "workers": workers, "fresh": fresh}  # fmt: skip
+    known = papermill.inspect_notebook(str(notebook(study)))
+    if unknown := set(given) - set(known):
+        raise BadInput(f"{notebook(study).name}: its parameters cell lacks {', '.join(sorted(unknown))}")
+    study.folder.mkdir(parents=True, exist_ok=True)
+    target = study.folder / f"{study.table.name}.ipynb"
+    papermill.execute_notebook(str(notebook(study)), str(target), parameters=given, progress_bar=False,
+                               kernel_name="python3", cwd=str(notebook(study).parent))  # fmt: skip
+    page, _ = HTMLExporter(template_name="classic").from_notebook_node(nbformat.read(target, as_version=4))
+    target.with_suffix(".html").write_text(page)
+
+
+def _rounds_done(folder: Path) -> int:
+    with contextlib.suppress(OSError), open(folder / "rounds.csv") as file:
+        return max(sum(1 for _ in file) - 1, 0)
+    return 0
+
+
+@contextlib.contextmanager
+def _progress(studies: list[Study]):
+    """One bar over all rounds of all runs, read off the store; plain lines where there is no terminal."""
+    from tqdm import tqdm
+
+    runs = {run.id: run for study in studies for run in study.runs()}
+    store, total = studies[0].store, sum(run.rounds for run in runs.values())
+    done, stop = dict.fromkeys(runs, 0), threading.Event()
+    terminal = sys.stderr.isatty()
+    bar = tqdm(total=total, unit="round", disable=not terminal, smoothing=0.05, file=sys.stderr)
+    started = time.monotonic()
+
+    def refresh() -> None:
+        for run_id in runs:
+            if done[run_id] < runs[run_id].rounds:
+                done[run_id] = _rounds_done(store / run_id)
+        bar.n = sum(done.values())
+        bar.refresh()
+
+    def watch() -> None:
+        refresh()
+        first, said = bar.n, time.monotonic()
+        while not stop.wait(2):
+            refresh()
+            if not terminal and time.monotonic() - said > 30:
+                said = time.monotonic()
+                gained = bar.n - first
+                left = (total - bar.n) * (said - started) / gained if gained else float("nan")
+                print(f"  {bar.n}/{total} rounds, about {left / 60:.1f} min left", flush=True)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    say = bar.write if terminal else (lambda text: print(text, flush=True))
+    try:
+        yield say
+    finally:
+        stop.set()
+        watcher.join()
+        bar.close()
+
+
+def _summary(studies: list[Study], failures: list[str]) -> None:
+    counts: dict[str, int] = {}
+    for study in studies:
+        if study.table.name in failures:
+            continue
+        found = study.verdicts()["verdict"].value_counts()
+        for verdict, number in found.items():
+            counts[verdict] = counts.get(verdict, 0) + number
+        shown = ", ".join(f"{number} {verdict}" for verdict, number in found.items())
+        print(f"{study.table.name:28} {shown}")
+    print("claims: " + (", ".join(f"{n} {v}" for v, n in sorted(counts.items())) or "none judged"))
+    print(f"results in {studies[0].folder.relative_to(Path.cwd()) if _below() else studies[0].folder}")
+    if failures:
+        print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
+
+
+def _below() -> bool:
+    return results_folder().is_relative_to(Path.cwd())
+
+
+def _short(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__

@@ -1,0 +1,302 @@
+"""reproduce/<paper>/<table>.toml -> Table: the runs behind a table or figure, the paper's numbers, the claims.
+
+Parsed strictly: an unknown key, a value no field takes, a reported cell that no run produces is an error that
+names the file and the key. docs in CONTRIBUTING.md ("Add a table").
+"""
+
+import csv
+import itertools
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrepro.errors import BadInput, choose
+from fedrepro.run import Run
+
+HOME = Path(__file__).resolve().parents[1]
+REPRODUCE, NOTEBOOKS = HOME / "reproduce", HOME / "notebooks"
+SCALES = ("smoke", "reduced", "cpu", "paper")
+MEASURE_KINDS = {  # kind: options it needs
+    "final": {"column"},
+    "best": {"column"},
+    "mean": {"column"},
+    "at_round": {"column", "round"},
+    "to_target": {"column", "target"},
+    "within_budget": {"column", "budget"},
+    "total": {"column"},
+}
+CLAIM_KINDS = {  # kind: options it needs
+    "best": {"axis", "winner"},
+    "compare": {"pairs"},
+    "trend": {"axis", "direction"},
+    "gap_trend": {"axis", "direction", "of", "over"},
+    "near": {"axis", "winner", "margin"},
+    "absolute": {"tolerance"},
+    "untestable": {"why"},
+}
+TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
+       "claim", "deviation"}  # fmt: skip
+LISTS = ("override", "claim", "deviation", "reported", "measure")
+BASE = "_base.toml"  # a paper's shared settings: run, axis, scale, deviation; a table names the axes it uses
+SCALE_KEYS = {"seeds", "run", "axis", "measure", "data_note"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the table: a label on every axis, and the run behind it but for the seed."""
+
+    labels: dict[str, str]
+    fields: dict
+
+    def run(self, seed: int) -> Run:
+        return Run.from_dict({**self.fields, "seed": seed})
+
+
+@dataclass(frozen=True)
+class Table:
+    paper: str
+    name: str
+    path: Path
+    content: dict
+
+    def __getattr__(self, key: str):
+        if key in TOP:
+            return self.content.get(key, [] if key in LISTS else {})
+        raise AttributeError(key)
+
+    def fail(self, key: str, why: str) -> BadInput:
+        return BadInput(f"{self.path.relative_to(HOME) if self.path.is_relative_to(HOME) else self.path}: {key}: {why}")
+
+    def at(self, scale: str) -> dict:
+        choose("scale", scale, SCALES)
+        if scale not in self.scale:
+            raise self.fail(f"scale.{scale}", "is missing")
+        return self.scale[scale]
+
+    def seeds_at(self, scale: str) -> list[int]:
+        return self.at(scale).get("seeds", self.seeds)
+
+    def choices(self, scale: str) -> dict[str, dict[str, dict]]:
+        """axis -> label -> fields of Run, with what the scale changes or leaves out."""
+        chosen, changes = {}, self.at(scale).get("axis", {})
+        for axis, definition in self.axis.items():
+            labels = _labels(definition)
+            change = changes.get(axis, {})
+            wanted = [str(v) for v in change.get("only", labels)]
+            for label in wanted:
+                if label not in labels:
+                    raise self.fail(f"scale.{scale}.axis.{axis}.only", f"{label!r} is none of {', '.join(labels)}")
+            chosen[axis] = {v: {**labels[v], **change.get("choices", {}).get(v, {})} for v in wanted}
+        return chosen
+
+    def cells(self, scale: str) -> list[Cell]:
+        choices, result = self.choices(scale), []
+        for labels in itertools.product(*choices.values()):
+            fields = _merge(self.content.get("run", {}), self.at(scale).get("run", {}))
+            for axis, label in zip(choices, labels, strict=True):
+                fields = _merge(fields, choices[axis][label])
+            place = dict(zip(choices, labels, strict=True))
+            for override in self.override:
+                if all(place[axis] == str(label) for axis, label in override["where"].items()):
+                    fields = _merge(fields, override["run"])
+            result.append(Cell(place, fields))
+        return result
+
+    def measures(self, scale: str) -> dict[str, dict]:
+        changes = self.at(scale).get("measure", {})
+        return {m["name"]: {**m, **changes.get(m["name"], {})} for m in self.measure}
+
+    def reported_rows(self) -> list[dict]:
+        """The paper's numbers: labels by axis, the measure's name, the value in the measure's unit."""
+        rows = []
+        for block in self.reported:
+            path = self.path.parent / "reported" / block["file"]
+            try:
+                with open(path, newline="") as file:
+                    lines = list(csv.DictReader(file))
+            except OSError as error:
+                raise self.fail("reported.file", f"{block['file']!r} cannot be read ({error.strerror})") from None
+            for line in lines:
+                if any(line.get(k) != str(v) for k, v in block.get("where", {}).items()):
+                    continue
+                labels = {axis: _number_label(line[column]) for axis, column in block["columns"].items()}
+                labels |= block.get("fixed", {})
+                value = float(line["value"]) * block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
+                rows.append({**labels, "measure": block["measure"], "value": value, "note": line.get("note", "")})
+        return rows
+
+    def claims(self) -> list[dict]:
+        """The table's claims, with the paper's words from reproduce/<paper>/claims.csv."""
+        with open(self.path.parent / "claims.csv", newline="") as file:
+            words = {line["id"]: line for line in csv.DictReader(file)}
+        for claim in self.claim:
+            if claim["id"] not in words:
+                raise self.fail(f"claim {claim['id']}", "is not in claims.csv")
+        return [{**claim, "claim": words[claim["id"]]["claim"], "where": words[claim["id"]]["where"]}
+                for claim in self.claim]  # fmt: skip
+
+
+def _number_label(text: str) -> str:
+    """CSV and TOML may write one number in two ways: 1 and 1.0."""
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
+
+
+def _labels(definition: dict) -> dict[str, dict]:
+    if "choices" in definition:
+        return definition["choices"]
+    field = definition["field"]
+    head, _, name = field.partition(".")
+    return {f"{v:g}" if isinstance(v, int | float) else str(v): {head: {name: v}} if name
+            else {field: definition.get("format", "{}").format(v) if "format" in definition else v}
+            for v in definition["values"]}  # fmt: skip
+
+
+def _merge(base: dict, change: dict) -> dict:
+    """Later fields win; hyperparameters are merged one by one."""
+    merged = {**base, **change}
+    if "hp" in base and "hp" in change:
+        merged["hp"] = {**base["hp"], **change["hp"]}
+    return merged
+
+
+def papers() -> list[str]:
+    return sorted(p.name for p in REPRODUCE.iterdir() if any(p.glob("*.toml"))) if REPRODUCE.exists() else []
+
+
+def tables(paper: str) -> list[Table]:
+    choose("paper", paper, papers())
+    return [load(path) for path in sorted((REPRODUCE / paper).glob("[!_]*.toml"))]
+
+
+def find(name: str) -> Table:
+    """`fedbr/table2_temperature` -> its Table."""
+    path = REPRODUCE / f"{name}.toml"
+    if not path.exists():
+        known = [f"{p}/{f.stem}" for p in papers() for f in sorted((REPRODUCE / p).glob("[!_]*.toml"))]
+        choose("table", name, known)
+    return load(path)
+
+
+def load(path: Path) -> Table:
+    content, base = _read(path), path.parent / BASE
+    if base.exists():
+        content = _on_base(_read(base), content)
+    table = Table(path.parent.name, path.stem, path, content)
+    _check(table)
+    return table
+
+
+def _read(path: Path) -> dict:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"{path.name}: {error}") from None
+
+
+def _on_base(base: dict, content: dict) -> dict:
+    """The paper's shared settings under the table's own; of the shared axes only those it uses."""
+    merged = {**base, **content, "run": _merge(base.get("run", {}), content.get("run", {}))}
+    shared = base.get("axis", {})
+    for name in content.get("use", []):
+        choose("use", name, shared)
+    merged["axis"] = {**{a: shared[a] for a in content.get("use", [])}, **content.get("axis", {})}
+    merged["deviation"] = [*base.get("deviation", []), *content.get("deviation", [])]
+    merged["scale"] = {}
+    for scale in SCALES:
+        below, above = base.get("scale", {}).get(scale, {}), content.get("scale", {}).get(scale, {})
+        axes = {a: v for a, v in {**below.get("axis", {}), **above.get("axis", {})}.items()
+                if a in merged["axis"] or a in above.get("axis", {})}  # fmt: skip
+        merged["scale"][scale] = {**below, **above, "run": _merge(below.get("run", {}), above.get("run", {})),
+                                  "axis": axes}  # fmt: skip
+    return merged
+
+
+def _keys(table: Table, where: str, found: dict, allowed, needed=()) -> None:
+    for key in found:
+        if key not in allowed:
+            raise table.fail(f"{where}{key}", f"is not a key; allowed: {', '.join(sorted(allowed))}")
+    for key in needed:
+        if key not in found:
+            raise table.fail(f"{where}{key}", "is missing")
+
+
+def _check(table: Table) -> None:
+    _keys(table, "", table.content, TOP, ("title", "question", "source", "seeds", "run", "axis", "scale", "measure"))
+    for axis, definition in table.axis.items():
+        _keys(table, f"axis.{axis}.", definition, {"field", "values", "choices", "label", "format"})
+        if ("choices" in definition) == ("field" in definition and "values" in definition):
+            raise table.fail(f"axis.{axis}", "needs either choices, or field and values")
+    for override in table.override:
+        _keys(table, "override.", override, {"where", "run"}, ("where", "run"))
+        for axis, label in override["where"].items():
+            _known_label(table, "override.where", axis, label)
+    for measure in table.measure:
+        kind = measure.get("kind")
+        if kind not in MEASURE_KINDS:
+            raise table.fail(f"measure {measure.get('name')!r}.kind", f"{kind!r} is none of {', '.join(MEASURE_KINDS)}")
+        _keys(table, f"measure {measure.get('name')!r}.", measure,
+              {"name", "kind", "unit", "times", "target", "budget", "round", "column", "spend", "better"},
+              {"name", *(MEASURE_KINDS[kind] - {"target", "budget", "round"})})  # fmt: skip
+    names = {measure["name"] for measure in table.measure}
+    for scale in SCALES:
+        _keys(table, f"scale.{scale}.", table.at(scale), SCALE_KEYS)
+        for axis, change in table.at(scale).get("axis", {}).items():
+            if axis not in table.axis:
+                raise table.fail(f"scale.{scale}.axis.{axis}", f"no such axis; there are {', '.join(table.axis)}")
+            _keys(table, f"scale.{scale}.axis.{axis}.", change, {"only", "choices"})
+        for name in table.at(scale).get("measure", {}):
+            if name not in names:
+                raise table.fail(f"scale.{scale}.measure.{name}", f"no such measure; there are {', '.join(names)}")
+        for name, measure in table.measures(scale).items():
+            for option in MEASURE_KINDS[measure["kind"]] - set(measure):
+                raise table.fail(f"measure {name!r}.{option}", f"is missing at scale {scale}")
+        for cell in table.cells(scale):
+            try:
+                cell.run(table.seeds_at(scale)[0])
+            except BadInput as error:
+                raise table.fail(f"scale.{scale} {cell.labels}", str(error)) from None
+    _check_claims(table, names)
+    _check_reported(table, names)
+    for deviation in table.deviation:
+        _keys(table, "deviation.", deviation, {"what", "why", "erratum"}, ("what", "why"))
+
+
+def _check_claims(table: Table, names: set[str]) -> None:
+    for claim in table.claim:
+        where, kind = f"claim {claim.get('id')}.", claim.get("kind")
+        if kind not in CLAIM_KINDS:
+            raise table.fail(f"{where}kind", f"{kind!r} is none of {', '.join(CLAIM_KINDS)}")
+        every = {"id", "kind", "measure", "where", "note", "among", *CLAIM_KINDS[kind]}
+        needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
+        _keys(table, where, claim, every, needed)
+        if "measure" in claim and claim["measure"] not in names:
+            raise table.fail(f"{where}measure", f"{claim['measure']!r} is none of {', '.join(names)}")
+        places = [claim.get(key, {}) for key in ("where", "of", "over")]
+        places += [pair.get(side, {}) for pair in claim.get("pairs", []) for side in ("better", "worse")]
+        for place in places:
+            for axis, labels in place.items():
+                for label in labels if isinstance(labels, list) else [labels]:
+                    _known_label(table, where, axis, label)
+        if "winner" in claim:
+            _known_label(table, f"{where}winner", claim["axis"], claim["winner"])
+
+
+def _known_label(table: Table, where: str, axis: str, label: str) -> None:
+    if axis not in table.axis or str(label) not in _labels(table.axis[axis]):
+        raise table.fail(where, f"{axis} = {label!r} is no place of the table")
+
+
+def _check_reported(table: Table, names: set[str]) -> None:
+    for block in table.reported:
+        _keys(table, "reported.", block, {"file", "measure", "columns", "fixed", "where", "times"},
+              ("file", "measure", "columns"))  # fmt: skip
+        if block["measure"] not in names:
+            raise table.fail("reported.measure", f"{block['measure']!r} is none of {', '.join(names)}")
+    places = [cell.labels for cell in table.cells("paper")]
+    for row in table.reported_rows():
+        labels = {k: v for k, v in row.items() if k in table.axis}
+        if not any(all(place[k] == v for k, v in labels.items()) for place in places):
+            raise table.fail("reported", f"the paper's cell {labels} is produced by no run at paper scale")

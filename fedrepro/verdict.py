@@ -1,0 +1,155 @@
+"""What measured values say about a paper's claim: paired by seed, judged by a 95% interval.
+
+reproduced    every comparison the claim makes has an interval on the claimed side of no effect
+contradicted  at least one has its interval on the other side
+inconclusive  anything else; always so with one seed
+not testable at this scale
+"""
+
+import numpy as np
+import pandas as pd
+
+from fedrepro.metrics import mean_interval
+
+NOT_TESTABLE = "not testable at this scale"
+
+
+def judge(claim: dict, values: pd.DataFrame, scale: str, axes: dict[str, list[str]], better: str, reported) -> dict:
+    """`values`: columns of the axes' labels, seed, value of the claim's measure -> verdict and evidence."""
+    if claim["kind"] == "untestable":
+        return {"verdict": NOT_TESTABLE, "evidence": claim["why"]}
+    if claim["kind"] == "absolute" and scale != "paper":
+        return {"verdict": NOT_TESTABLE, "evidence": "an absolute number, judged at paper scale only"}
+    values = _select(values, claim.get("where", {}))
+    kind = {"best": _best, "near": _near, "compare": _compare, "trend": _trend, "gap_trend": _gap_trend,
+            "absolute": _absolute}[claim["kind"]]  # fmt: skip
+    effects = kind(claim, values, axes, -1.0 if better == "lower" else 1.0, reported)
+    if not effects:
+        return {"verdict": NOT_TESTABLE, "evidence": f"the {scale} scale does not have these cells"}
+    return conclude(effects)
+
+
+def conclude(effects: list[tuple[str, list[float]]]) -> dict:
+    """`effects`: (what, one number a seed), positive where the claim holds."""
+    signs, evidence = [], []
+    for what, numbers in effects:
+        missing = sum(np.isnan(n) for n in numbers)
+        if missing:  # leaving such seeds out would favour whoever failed to reach the target
+            signs.append(0)
+            evidence.append(f"{what}: target not reached with {missing} of {len(numbers)} seeds")
+            continue
+        mean, half = mean_interval(numbers)
+        if half is None:
+            signs.append(0)
+            evidence.append(f"{what}: {mean:+.4g} (one seed)")
+        else:
+            signs.append(0 if abs(mean) <= half else int(np.sign(mean)))
+            evidence.append(f"{what}: {mean:+.4g} ± {half:.2g}")
+    verdict = "contradicted" if -1 in signs else "reproduced" if all(s == 1 for s in signs) else "inconclusive"
+    return {"verdict": verdict, "evidence": "; ".join(evidence)}
+
+
+def _pivot(values: pd.DataFrame, axis: str, axes: dict) -> list[tuple[str, pd.DataFrame]]:
+    """One table (seeds x labels of `axis`) for every combination of the other axes."""
+    others = [a for a in axes if a != axis and values[a].nunique() > 1]
+    groups = values.groupby(others, sort=False) if others else [((), values)]
+    result = []
+    for key, group in groups:
+        names = key if isinstance(key, tuple) else (key,)
+        result.append((" ".join(map(str, names)), group.pivot_table(index="seed", columns=axis, values="value",
+                                                                   dropna=False)))  # fmt: skip
+    return result
+
+
+def _best(claim, values, axes, sign, _):
+    effects, winner = [], str(claim["winner"])
+    for place, table in _pivot(values, claim["axis"], axes):
+        rivals = [str(r) for r in claim.get("among", [c for c in table if c != winner])]
+        if winner in table:
+            effects += [(f"{place} {winner} − {rival}".strip(), list(sign * (table[winner] - table[rival])))
+                        for rival in rivals if rival in table]  # fmt: skip
+    return effects
+
+
+def _near(claim, values, axes, sign, _):
+    """Holds where the difference stays within the margin: margin − |difference|."""
+    effects, winner = [], str(claim["winner"])
+    for place, table in _pivot(values, claim["axis"], axes):
+        if winner in table:
+            effects += [(f"{place} margin {claim['margin']:g} − |{winner} − {rival}|".strip(),
+                         list(claim["margin"] - (table[winner] - table[rival]).abs()))
+                        for rival in table if rival != winner]  # fmt: skip
+    return effects
+
+
+def _cell(values: pd.DataFrame, labels: dict) -> pd.Series:
+    return _select(values, labels).groupby("seed")["value"].mean()
+
+
+def _compare(claim, values, axes, sign, _):
+    effects = []
+    for pair in claim["pairs"]:
+        a, b = _cell(values, pair["better"]), _cell(values, pair["worse"])
+        if len(a) and len(b):
+            effects.append((f"{_name(pair['better'])} − {_name(pair['worse'])}", list((sign * (a - b)).dropna())))
+    return effects
+
+
+def _name(labels: dict) -> str:
+    return " ".join(f"{k}={v}" if str(v).replace(".", "").isdigit() else str(v) for k, v in labels.items())
+
+
+def _slope(table: pd.DataFrame) -> list[float]:
+    """Per seed, the least-squares slope of the values over the axis's numbers (or places)."""
+    try:
+        x = np.array([float(c) for c in table.columns])
+    except ValueError:
+        x = np.arange(len(table.columns), dtype=float)
+    return [float(np.polyfit(x, row, 1)[0]) if not np.isnan(row).any() else float("nan")
+            for row in table.to_numpy(dtype=float)]  # fmt: skip
+
+
+def _trend(claim, values, axes, sign, _):
+    direction = {"rises": 1.0, "falls": -1.0}[claim["direction"]]
+    order = axes[claim["axis"]]
+    effects = []
+    for place, table in _pivot(values, claim["axis"], axes):
+        table = table[[label for label in order if label in table]]
+        if table.shape[1] > 1:
+            word = "slope" if direction > 0 else "−slope"
+            effects.append((f"{place} {word} over {claim['axis']}".strip(), [direction * s for s in _slope(table)]))
+    return effects
+
+
+def _gap_trend(claim, values, axes, sign, _):
+    """The difference between two places, followed along an axis."""
+    direction = {"rises": 1.0, "falls": -1.0}[claim["direction"]]
+    a, b = (_select(values, claim[key]) for key in ("of", "over"))
+    keys = [*[x for x in axes if x not in claim["of"]], "seed"]
+    both = a.merge(b, on=keys, suffixes=("_of", "_over"))
+    if both.empty:
+        return []
+    both["value"] = sign * (both["value_of"] - both["value_over"])
+    remaining = {x: axes[x] for x in axes if x in keys}
+    return _trend({**claim, "direction": claim["direction"]}, both, remaining, direction, None)
+
+
+def _select(values: pd.DataFrame, labels: dict) -> pd.DataFrame:
+    """The rows at these places of the table; a list of labels means any of them."""
+    for axis, label in labels.items():
+        values = values[values[axis].isin([str(v) for v in (label if isinstance(label, list) else [label])])]
+    return values
+
+
+def _absolute(claim, values, axes, sign, reported):
+    """Holds where the measured value is within the tolerance of the paper's."""
+    effects = []
+    for row in reported:
+        labels = {k: v for k, v in row.items() if k in axes}
+        if row["measure"] != claim["measure"]:
+            continue
+        got = _cell(values, labels)
+        if len(got):
+            effects.append((f"tolerance − |{_name(labels)} − {row['value']:g}|",
+                            list(claim["tolerance"] - (got - row["value"]).abs())))  # fmt: skip
+    return effects
