@@ -3,22 +3,35 @@
 import argparse
 import itertools
 import json
+import math
+import os
 import sys
 from dataclasses import fields
 
-from fedrepro.errors import BadInput, Failure
+from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.run import Run
 
 DEFAULT_STORE = "runs"
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as the rest of the program does."""
+
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="fedrepro", description="Federated-learning papers, reproduced: train, sweep, inspect."
-    )
+    top = Parser(prog="fedrepro", description="Federated-learning papers, reproduced: train, sweep, inspect.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="train one federation", description="Train one federation.")
+    run = commands.add_parser(
+        "run", help="train one federation", description="Train one federation.",
+        epilog="example: fedrepro run --data digits --split dirichlet:0.3 --method fedprox --hp mu=0.1 --store runs",
+    )  # fmt: skip
     _run_options(run)
     run.add_argument("--store", help="keep results here and go on after an interruption")
 
@@ -32,11 +45,19 @@ def parser() -> argparse.ArgumentParser:
     many.add_argument("--vary", action="append", nargs="+", default=[], metavar=("FIELD", "VALUE"),
                       help="a field, or hp.NAME, and the values it takes")  # fmt: skip
 
-    methods = commands.add_parser("methods", help="list the methods and their hyperparameters")
+    methods = commands.add_parser(
+        "methods", help="list the methods and their hyperparameters",
+        description="List the methods, the paper of each, and its hyperparameters with their defaults.",
+    )  # fmt: skip
     methods.add_argument("--json", action="store_true", help="for machines")
 
-    data = commands.add_parser("data", help="show which data sets are here, or fetch one")
-    data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status")
+    data = commands.add_parser(
+        "data", help="show which data sets are here, or fetch one",
+        description="Show which data sets are here, or fetch some into the cache (FEDREPRO_CACHE).",
+        epilog="A folder of your own files goes into FEDREPRO_DATA. example: fedrepro data fetch mnist cifar10",
+    )  # fmt: skip
+    data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status",
+                      help="status (the default) or fetch")  # fmt: skip
     data.add_argument("name", nargs="*", help="data sets to fetch")
     data.add_argument("--json", action="store_true", help="for machines")
 
@@ -51,9 +72,15 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--table", help="only this table or figure")
     again.add_argument("--fresh", action="store_true", help="compute everything again")
 
-    commands.add_parser("papers", help="list the papers, their tables and figures")
+    commands.add_parser(
+        "papers", help="list the papers, their tables and figures",
+        description="List the papers, their tables and figures.",
+    )  # fmt: skip
 
-    bench = commands.add_parser("bench", help="measure speed as ratios to a bare PyTorch loop")
+    bench = commands.add_parser(
+        "bench", help="measure speed as ratios to a bare PyTorch loop",
+        description="Measure speed as ratios to a bare PyTorch loop on this machine.",
+    )  # fmt: skip
     bench.add_argument("--repeats", type=int, default=3, help="repeats; the median counts (default: %(default)s)")
     bench.add_argument("--quick", action="store_true", help="small settings, to see that it works")
     bench.add_argument("--only", action="append", help="run only the named measurement (may be repeated)")
@@ -69,7 +96,7 @@ def _run_options(command: argparse.ArgumentParser) -> None:
         else:
             shown = "" if f.default is None else f" (default: {f.default})"
             command.add_argument("--" + f.name.replace("_", "-"), help=f.metadata["help"] + shown)
-    command.add_argument("--workers", type=int, help="worker processes (default: one a core)")
+    command.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
     command.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
     command.add_argument("--json", action="store_true", help="one line of JSON at the end, nothing else")
 
@@ -77,9 +104,10 @@ def _run_options(command: argparse.ArgumentParser) -> None:
 def _literal(text: str):
     """A number or true/false where the text is one, else the text; Run and build() judge it."""
     try:
-        return json.loads(text)
-    except ValueError:
-        return text if text.lower() not in ("nan", "inf", "-inf") else float(text)
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _fields(args: argparse.Namespace) -> dict:
@@ -89,7 +117,9 @@ def _fields(args: argparse.Namespace) -> dict:
     for item in args.hp:
         name, equals, value = item.partition("=")
         if not equals:
-            raise BadInput(f"--hp: {item!r} is not valid; allowed: NAME=VALUE")
+            raise bad("--hp", item, "NAME=VALUE")
+        if name in values["hp"]:
+            raise bad("--hp", item, f"{name} once")
         values["hp"][name] = _literal(value)
     return values
 
@@ -121,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
         result = train(described, store=args.store, workers=args.workers, device=args.device, progress=show)
     last = result.rows[-1]
     if args.json:
-        print(json.dumps({"id": described.id, "digest": result.digest, **last}))
+        _print_json({"id": described.id, "digest": result.digest, **last})
     else:
         print(f"{described.method} on {described.data}: accuracy {last['accuracy']:.4f} after {last['round']} rounds")
         print(f"run {described.id}  digest {result.digest[:16]}" + (f"  kept in {args.store}" if args.store else ""))
@@ -134,7 +164,9 @@ def sweep(args: argparse.Namespace) -> int:
     base, grids = _fields(args), []
     for name, *values in args.vary:
         if not values:
-            raise BadInput(f"--vary: {name!r} has no values; allowed: --vary FIELD VALUE [VALUE ...]")
+            raise bad("--vary", name, "FIELD VALUE [VALUE ...]")
+        if any(name == grid[0][0] for grid in grids):
+            raise bad("--vary", name, "each field once, with all its values")
         grids.append([(name, v if name in TEXT else _literal(v)) for v in values])
     runs = []
     for cell in itertools.product(*grids):
@@ -145,6 +177,7 @@ def sweep(args: argparse.Namespace) -> int:
             else:
                 values[name] = value
         runs.append(Run.from_dict(values))
+    _check_all(runs, args)
     with _progress(len({r.id for r in runs}), "run", args.json) as bar:
 
         def show(finished: Run) -> None:
@@ -154,8 +187,37 @@ def sweep(args: argparse.Namespace) -> int:
 
         digests = train_all(runs, store=args.store, workers=args.workers, device=args.device, progress=show)
     table = _sweep_table(runs, args.store, digests)
-    print(json.dumps(table) if args.json else _columns(table))
+    _print_json(table) if args.json else print(_columns(table))
     return 0
+
+
+def _check_all(runs: list[Run], args: argparse.Namespace) -> None:
+    """Make every partition and model that is not finished yet, so that nothing is trained if one cannot be."""
+    from pathlib import Path
+
+    from fedrepro.engine import pick_device
+    from fedrepro.local import Worker
+
+    pick_device(args.device)
+    needed = {}
+    for r in runs:
+        if not (Path(args.store) / r.id / "result.json").exists():
+            needed[r.data, r.split, r.clients, r.samples, r.share, r.seed, r.model, r.personal] = r
+    for r in needed.values():
+        Worker(r)
+
+
+def _print_json(value) -> None:
+    """One line; what is not a finite number is null, as JSON knows no NaN."""
+
+    def strict(item):
+        if isinstance(item, dict):
+            return {k: strict(v) for k, v in item.items()}
+        if isinstance(item, list):
+            return [strict(v) for v in item]
+        return None if isinstance(item, float) and not math.isfinite(item) else item
+
+    print(json.dumps(strict(value), allow_nan=False))
 
 
 def _sweep_table(runs: list[Run], store: str, digests: dict) -> list[dict]:
@@ -202,6 +264,8 @@ def data(args: argparse.Namespace) -> int:
         for name in args.name:
             print(f"{name}: {sets.fetch(name)}")
         return 0
+    if args.name:
+        raise bad("data status", " ".join(args.name), "no names; it shows all data sets")
     status = sets.status()
     print(json.dumps(status) if args.json else _columns(status))
     return 0
@@ -231,11 +295,25 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return globals()[args.command](args)
     except (BadInput, Failure) as error:
-        print(f"fedrepro: {error}", file=sys.stderr)
-        return 2 if isinstance(error, BadInput) else 1
+        return _say(error, 2 if isinstance(error, BadInput) else 1)
+    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (OSError, MemoryError) as error:
+        return _say(error, 1)
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        return _say("memory is short; a smaller model, batch or number of workers needs less", 1)
     except KeyboardInterrupt:
         print("fedrepro: interrupted; with --store the same command goes on from here", file=sys.stderr)
         return 130
+
+
+def _say(error, code: int) -> int:
+    text = " ".join(str(error).split()) or type(error).__name__
+    print(f"fedrepro: {text}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

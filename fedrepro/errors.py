@@ -10,7 +10,9 @@ class Failure(RuntimeError):
 
 
 def bad(field: str, value, allowed: str) -> BadInput:
-    return BadInput(f"{field}: {value!r} is not valid; allowed: {allowed}")
+    shown = repr(value)
+    shown = shown if len(shown) <= 100 else f"{shown[:97]}..."
+    return BadInput(f"{field}: {shown} is not valid; allowed: {allowed}")
 
 
 def choose(field: str, value, options) -> str:
@@ -33,5 +35,5 @@ def parse_options(field: str, text: str, defaults: dict) -> tuple[str, dict]:
         try:
             options[key] = kind(value)
         except ValueError:
-            raise bad(f"{field} option {key}", value, f"a {kind.__name__}") from None
+            raise bad(f"{field} option {key}", value, "a whole number" if kind is int else "a number") from None
     return name, options

@@ -141,7 +141,9 @@ class Processes:
             target=_serve, args=(self.context, theirs, slot["inbox"], slot["outbox"], inherited), daemon=True
         )
         sys.stdout.flush()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child ignores it
         process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         slot["process"] = process
         theirs.close()
 

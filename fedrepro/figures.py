@@ -46,21 +46,31 @@ def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", co
     return figure
 
 
+def _panels(study, measures: list[str] | None) -> tuple[plt.Figure, dict[str, plt.Axes]]:
+    """A figure with a panel for each measure, at most three in a row."""
+    names = measures or list(study.measures)
+    columns = min(len(names), 3)
+    rows = -(-len(names) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(1.5 + 5 * columns, 4.4 * rows), squeeze=False)
+    for unused in axes.flat[len(names) :]:
+        unused.remove()
+    return figure, dict(zip(names, axes.flat, strict=False))
+
+
 def over(study, x: str, measures: list[str] | None = None, hue: str | None = None):
     """Each measure over an axis: points with 95% intervals, one panel a measure."""
     style()
-    names = measures or list(study.measures)
-    figure, axes = plt.subplots(1, len(names), figsize=(1.5 + 5.5 * len(names), 4.6), squeeze=False)
-    for place, name in zip(axes[0], names, strict=True):
+    figure, panels = _panels(study, measures)
+    for name, place in panels.items():
         shown = study.values[study.values["measure"] == name]
         sns.pointplot(shown, x=x, y="value", hue=hue, order=study.axes[x], hue_order=study.axes[hue] if hue else None,
-                      dodge=0.25 if hue else False, markers=list("os^DvPX")[: len(study.axes[hue])] if hue else "o",
+                      dodge=0.25 if hue and len(study.axes[hue]) > 1 else False, markers=list("os^DvPX")[: len(study.axes[hue])] if hue else "o",
                       linestyles="-" if hue is None else ["-"] * len(study.axes[hue]), ax=place,
                       errorbar=("ci", 95) if len(study.seeds) > 1 else None, n_boot=200, seed=0, capsize=0.08)  # fmt: skip
         unit = study.measures[name].get("unit", "")
         place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name)
     if hue:
-        _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue))
+        _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
     else:
         figure.tight_layout()
     _note(study, figure)
@@ -70,9 +80,8 @@ def over(study, x: str, measures: list[str] | None = None, hue: str | None = Non
 def bars(study, x: str, measures: list[str] | None = None, hue: str | None = None):
     """Each measure as bars over an axis; a bar that is missing did not reach its target."""
     style()
-    names = measures or list(study.measures)
-    figure, axes = plt.subplots(1, len(names), figsize=(1.5 + 5.5 * len(names), 4.6), squeeze=False)
-    for place, name in zip(axes[0], names, strict=True):
+    figure, panels = _panels(study, measures)
+    for name, place in panels.items():
         shown = study.values[study.values["measure"] == name]
         sns.barplot(shown, x=x, y="value", hue=hue or x, order=study.axes[x], hue_order=study.axes[hue or x],
                     legend=bool(hue), ax=place, errorbar=("ci", 95) if len(study.seeds) > 1 else None, n_boot=200,
@@ -82,7 +91,7 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
         for tick in place.get_xticklabels():
             tick.set(rotation=25, ha="right")
     if hue:
-        _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue))
+        _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
     else:
         figure.tight_layout()
     _note(study, figure)

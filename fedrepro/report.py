@@ -126,9 +126,11 @@ class Study:
             values = self.values[self.values["measure"] == name] if name else self.values
             better = self.measures[name].get("better", "higher") if name else "higher"
             found = verdict.judge(claim, values, self.scale, self.axes, better, reported)
-            rows.append({"claim": claim["id"], "the paper says": claim["claim"], "where": claim["where"], **found,
+            rows.append({"claim": claim["id"], "the paper says": claim["claim"], "said in": claim["said in"], **found,
                          "scale": self.scale, "seeds": len(self.seeds)})  # fmt: skip
-        return pd.DataFrame(rows, columns=["claim", "the paper says", "where", "verdict", "evidence", "scale", "seeds"])
+        return pd.DataFrame(
+            rows, columns=["claim", "the paper says", "said in", "verdict", "evidence", "scale", "seeds"]
+        )
 
     def show_verdicts(self):
         table = self.verdicts()

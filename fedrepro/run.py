@@ -5,12 +5,15 @@ import json
 import math
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from numbers import Real
 
 from fedrepro.errors import BadInput, bad, choose
 
 AUGMENTATIONS = ("none", "flip", "crop", "crop+flip")
+HIGHEST = {int: 10**9, float: 1e30}  # where nothing else limits: what tensors can count and 32-bit floats hold
+MOST_SAMPLES = 10**8  # of all clients together, when they may overlap
 LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed)
-    "clients": (int, 1, math.inf, True),
+    "clients": (int, 1, 10**7, True),
     "per_round": (int, 1, math.inf, True),
     "rounds": (int, 1, math.inf, True),
     "epochs": (int, 1, math.inf, True),
@@ -28,23 +31,18 @@ LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed
     "delay": (float, 0, 1, True),
     "max_delay": (int, 1, math.inf, True),
     "redraw": (int, 1, math.inf, True),
-    "seed": (int, 0, math.inf, True),
+    "seed": (int, 0, 2**63 - 1, True),
 }
 
 
 def number(name: str, value, kind: type, low: float, high: float, closed: bool = True):
     """`value` as `kind` within its range, or the error that names the field, the value and the range."""
-    brackets = f"{'[' if closed else '('}{low}, {high}{')' if high == math.inf else ']'}"
-    allowed = f"{'a whole number' if kind is int else 'a number'} in {brackets}"
-    try:
-        converted = kind(value)
-    except (TypeError, ValueError, OverflowError):
-        raise bad(name, value, allowed) from None
-    whole = kind is not int or converted == float(value)
-    inside = low <= converted <= high and (closed or converted > low) and math.isfinite(converted)
-    if isinstance(value, bool) or not whole or not inside:
-        raise bad(name, value, allowed)
-    return converted
+    high = min(high, HIGHEST[kind]) if high == math.inf else high
+    inside = isinstance(value, Real) and low <= value <= high and (closed or value > low)  # never true of nan
+    if isinstance(value, bool) or not inside or (kind is int and value != int(value)):
+        what = "a whole number" if kind is int else "a number"
+        raise bad(name, value, f"{what} in {'[' if closed else '('}{low}, {high}]")
+    return kind(value) + 0  # -0.0 is 0.0
 
 
 def about(text: str, default):
@@ -99,6 +97,8 @@ class Run:
             raise bad("steps", self.steps, f"either epochs ({self.epochs}) or steps, not both")
         if self.per_round > self.clients:
             raise bad("per_round", self.per_round, f"at most clients ({self.clients})")
+        if self.samples is not None and self.samples * self.clients > MOST_SAMPLES:
+            raise bad("samples", self.samples, f"at most {MOST_SAMPLES // self.clients} for {self.clients} clients")
         if (self.delay is None) != (self.max_delay is None):
             raise bad("max_delay", self.max_delay, "delay and max_delay go together")
         for name in ("bandwidth", "compute"):
@@ -116,7 +116,7 @@ class Run:
         for name in ("data", "split", "model", "method"):
             if not isinstance(getattr(self, name), str):
                 raise bad(name, getattr(self, name), "text")
-        if not isinstance(self.hp, dict):
+        if not isinstance(self.hp, dict) or not all(isinstance(key, str) for key in self.hp):
             raise bad("hp", self.hp, "a mapping of hyperparameter names to values")
         data.check(self.data)
         partition.check(self.split, self.clients)
@@ -133,9 +133,9 @@ class Run:
         value = getattr(self, name)
         if value is None:
             return None
-        pair = value.split(":") if isinstance(value, str) else value
         try:
-            low, high = (number(name, v, float, 0, math.inf, closed=False) for v in pair)
+            low, high = map(float, value.split(":")) if isinstance(value, str) else value
+            low, high = (number(name, v, float, 0, math.inf, closed=False) for v in (low, high))
         except (TypeError, ValueError):
             raise bad(name, value, "two positive numbers low:high") from None
         if low > high:
@@ -158,8 +158,10 @@ class Run:
 
     @classmethod
     def from_dict(cls, values: dict) -> "Run":
-        unknown = set(values) - {f.name for f in fields(cls)}
-        if unknown:
-            known = ", ".join(f.name for f in fields(cls))
-            raise BadInput(f"run: unknown field {sorted(unknown)[0]!r}; allowed: {known}")
+        known = [f.name for f in fields(cls)]
+        if not isinstance(values, dict):
+            raise bad("run", values, f"a mapping with the fields {', '.join(known)}")
+        for name in values:
+            if name not in known:
+                raise BadInput(f"run: unknown field {name!r}; allowed: {', '.join(known)}")
         return cls(**values)

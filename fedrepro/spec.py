@@ -132,7 +132,7 @@ class Table:
         for claim in self.claim:
             if claim["id"] not in words:
                 raise self.fail(f"claim {claim['id']}", "is not in claims.csv")
-        return [{**claim, "claim": words[claim["id"]]["claim"], "where": words[claim["id"]]["where"]}
+        return [{**claim, "claim": words[claim["id"]]["claim"], "said in": words[claim["id"]]["where"]}
                 for claim in self.claim]  # fmt: skip
 
 

@@ -19,18 +19,20 @@ import sys
 import tempfile
 import time
 import weakref
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from fedrepro.errors import BadInput, Failure
+from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.ledger import nbytes
 from fedrepro.run import Run
 from fedrepro.tree import Tree
 
 CLIENT_MEMORY = 2 << 30  # bytes of client state kept in memory
 CHECKPOINT_SHARE = 0.05  # of the time may go into checkpoints
+SNAPSHOT = ("t", "clock", "rows", "visits", "pending", "server", "versions")
 _locks = weakref.WeakSet()  # a forked worker must not keep its parent's locks alive
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_locks)])
 
@@ -73,13 +75,19 @@ def save_tensors(path: Path, value) -> None:
     write_atomically(path, lambda f: torch.save(plain(value), f))
 
 
+def damaged(path: Path, why: str) -> BadInput:
+    return BadInput(f"store: {path} cannot be read ({why}); delete its folder to run anew")
+
+
 def load_tensors(path: Path):
+    """Nothing is executed, and every byte is compared with its checksum, which torch.load does not do."""
     try:
+        with zipfile.ZipFile(path) as parts:
+            if parts.testzip():
+                raise zipfile.BadZipFile
         return rich(torch.load(path, weights_only=True, map_location="cpu"))
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise BadInput(
-            f"store: {path} cannot be read ({type(error).__name__}); delete its folder to run anew"
-        ) from None
+    except (OSError, RuntimeError, ValueError, LookupError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        raise damaged(path, type(error).__name__) from None
 
 
 class Clients:
@@ -137,6 +145,8 @@ class Store:
     """The folder of one run, locked while open. A second process waits for the first."""
 
     def __init__(self, root: str | os.PathLike, run: Run):
+        if not isinstance(root, str | os.PathLike) or not os.fspath(root):
+            raise bad("store", root, "the path of a folder")
         root = Path(root)
         if (root / "run.json").exists():
             raise BadInput(f"store: {str(root)!r} is the folder of one run; give the folder that holds such folders")
@@ -144,8 +154,9 @@ class Store:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / "lock", "a+")  # noqa: SIM115 - held until close()
-        except OSError as error:
-            raise BadInput(f"store: {str(root)!r} is not a folder that can be written ({error.strerror})") from None
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", error)
+            raise BadInput(f"store: {str(root)!r} is not a folder that can be written ({why})") from None
         self._wait()
         self._check()
         self._saved_at, self._cost, self.safe = time.monotonic(), 0.0, 0
@@ -181,13 +192,25 @@ class Store:
         return (self.path / "result.json").exists()
 
     def result(self) -> tuple[dict, dict]:
-        return json.loads((self.path / "result.json").read_text()), load_tensors(self.path / "weights.pt")
+        """(summary, weights) of a finished run, whose files must still give the digest they were written with."""
+        from fedrepro.engine import digest
+
+        (summary, rows), weights = read_result(self.path), load_tensors(self.path / "weights.pt")
+        try:
+            found = digest(weights["w"], weights["b"], rows)
+        except (LookupError, TypeError, AttributeError):
+            found = None
+        if found != summary["digest"]:
+            raise damaged(self.path / "weights.pt", "with rounds.csv it no longer gives the digest of result.json")
+        return summary, weights
 
     def resume(self) -> dict | None:
         file = self.path / "checkpoint.pt"
         if not file.exists():
             return None
         snapshot = load_tensors(file)
+        if not isinstance(snapshot, dict) or not set(SNAPSHOT) <= set(snapshot):
+            raise damaged(file, "something is missing")
         self.safe = snapshot["t"]
         return snapshot
 
@@ -238,7 +261,19 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
     """(summary, rows) of one finished run, without its weights."""
     import csv
 
-    summary = json.loads((folder / "result.json").read_text())
-    with open(folder / "rounds.csv") as file:
-        rows = [{k: float(v) if "." in v or "n" in v else int(v) for k, v in r.items()} for r in csv.DictReader(file)]
+    file = folder / "result.json"
+    try:
+        summary = json.loads(file.read_text())
+        wanted = summary["run"]["rounds"], summary["digest"]
+        file = folder / "rounds.csv"
+        with open(file) as lines:
+            rows = [{k: _number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
+        if [row["round"] for row in rows] != list(range(1, wanted[0] + 1)):
+            raise ValueError
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
+        raise damaged(file, type(error).__name__) from None
     return summary, rows
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)

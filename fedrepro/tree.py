@@ -59,6 +59,8 @@ class Tree(dict):
         return self
 
     def dot(self, other: "Tree") -> Tensor:
+        if not self:
+            return torch.zeros(())
         return torch.stack([p.sum() for p in torch._foreach_mul(self.tensors, self._aligned(other))]).sum()
 
     def sq(self) -> Tensor:

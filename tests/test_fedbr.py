@@ -353,6 +353,13 @@ def test_equal_clients_make_partial_sending_harmless(small):  # I-15
     close(br.server["w"], mlb.server["w"])
 
 
+def test_the_mean_is_unweighted(small):  # Eq. (2), FB-23
+    unequal = {"split": "dirichlet_unequal:1", "samples": None, "share": 0.3, "rounds": 2}
+    for method, independent in (("fedbr", True), ("fedbr_ran", True), ("fedmlb", False)):
+        digests = {train(small(method=method, weights=w, **unequal), workers=1).digest for w in ("size", "equal")}
+        assert (len(digests) == 1) == independent
+
+
 def test_shares():  # I-16
     assert share([1.0, 3.0]) == [0.25, 0.75]
     assert share([0.0, 0.0, 0.0, 0.0]) == [0.25] * 4
@@ -402,6 +409,10 @@ def test_gmbs_by_hand(small):
     # With every n = 9 the second term is sqrt(ln 5)/10 = 0.126864 for all, and p decides: 2 and 1.
     often = {**server, "fedbr/n": {cid: dict.fromkeys((1, 2, 3, 4), 9) for cid in (0, 1)}}
     assert method.plan(often, r(4))["fedbr/sent"] == {0: 2, 1: 1}
+    # sqrt(ln 5) = 1.268636: V[1] = 1.2686 is above V[2] = 0.61 + 0.6343 = 1.2443, and below it for p[2] = 0.64.
+    for p, choice in ((0.61, 1), (0.64, 2)):
+        near = {**server, "fedbr/p": {0: {2: p}}, "fedbr/n": {0: {2: 1, 3: 1, 4: 1}}}
+        assert method.decide(near, 0, r(4)) == choice
     # A second reward for the same alpha: p_0[2] <- 0.5 r + 0.5 * 0.188947, with x = 2, d = 1/2, t' = 1/2 and
     # zeta 0.0 -> 1.0: r = -0.5 / e = -0.183940, p = 0.002503
     server = method.aggregate(server, [upload(0, 0.0, 1.0, 2, 0, 0, 4), upload(1, 4.0, 0.8, 5, 0, 0, 4)], r(4))

@@ -52,13 +52,13 @@ def _value(method: str, option, given):
     if kind is bool and isinstance(given, str) and given.lower() in ("true", "false"):
         return given.lower() == "true"
     if not isinstance(given, kind):
-        raise bad(f"{name} ({method})", given, f"a {kind.__name__}")
+        raise bad(f"{name} ({method})", given, "true or false" if kind is bool else f"a {kind.__name__}")
     if choices := option.metadata.get("choices"):
         choose(f"{name} ({method})", given, choices)
     return given
 
 
-def build(name: str, **options) -> FedAvg:
+def build(name: str, /, **options) -> FedAvg:
     """The method or stack called `name` with these hyperparameters; refuses what it does not know."""
     if not isinstance(name, str):
         raise bad("method", name, "text, one of " + ", ".join(registry()))
