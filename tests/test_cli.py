@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -40,52 +41,57 @@ def spawn(*argv, **options):
     return subprocess.run([*FEDREPRO, *map(str, argv)], capture_output=True, text=True, timeout=120, **options)
 
 
-BAD = {  # arguments after "run": what the one line says, in this order
-    "--method nope": "method: 'nope' allowed: fedadam, fedavg",
-    "--method fedavgm+fedadam": "method: 'fedavgm+fedadam' cannot be stacked 'aggregate'",
-    "--method fedprox --hp nu=1": "hp.nu 'nu' allowed: mu, partial",
-    "--method fedprox --hp mu": "--hp: 'mu' allowed: NAME=VALUE",
-    "--method fedprox --hp mu=1 --hp mu=2": "--hp: 'mu=2' allowed: mu once",
-    "--method fedprox --hp mu=": "hp.mu '' allowed: a number in",
-    "--method fedprox --hp mu=1e400": "hp.mu '1e400' allowed: a number in",
-    "--method fedprox --hp mu=true": "hp.mu True allowed: a number in",
-    "--method fedprox --hp mu=[1]": "hp.mu [1] allowed: a number in",
-    "--method fedprox --hp name=1": "hp.name 'name' allowed: mu, partial",
-    "--data nope": "data: 'nope' allowed: cifar10",
-    "--data synthetic:size=4": "data option size: 4 allowed: 8 to 256",
-    "--model nope": "model: 'nope' allowed: cnn_ama",
-    "--model squeezenet": "model: squeezenet 8x8 allowed: images of at least",
-    "--split nope": "split: 'nope' allowed: dirichlet",
-    "--split shards:11": "split: 'shards:11' allowed: at most 10 shards, one a class",
-    "--split writers": "split: 'writers' allowed: data with writers",
-    "--split dirichlet:1 --samples 999": "samples: 999 allowed: at most 143",
-    "--clients 5000": "clients: 5000 allowed: at most one client a sample",
-    "--per-round 11": "per_round: 11 allowed: at most clients (10)",
-    "--clients 0": "clients: 0 allowed: a whole number in [1,",
-    "--clients -3": "clients: -3 allowed: a whole number in [1,",
-    "--clients 2.5": "clients: 2.5 allowed: a whole number",
-    "--clients 1e400": "clients: '1e400' allowed: a whole number",
-    "--clients 1e12": "clients: 1000000000000.0 allowed: a whole number",
-    "--clients many": "clients: 'many' allowed: a whole number",
+def says(line: str, expected: str) -> bool:
+    """`...` stands for anything."""
+    return re.search(".*".join(map(re.escape, expected.split("..."))), line) is not None
+
+
+BAD = {  # arguments after "run": what the one line says
+    "--method nope": "method: 'nope'...allowed: fedadam, fedavg",
+    "--method fedavgm+fedadam": "method: 'fedavgm+fedadam'...cannot be stacked...'aggregate'",
+    "--method fedprox --hp nu=1": "hp.nu: ...'nu'...allowed: mu, partial",
+    "--method fedprox --hp mu": "--hp: 'mu'...allowed: NAME=VALUE",
+    "--method fedprox --hp mu=1 --hp mu=2": "--hp: 'mu=2'...allowed: mu once",
+    "--method fedprox --hp mu=": "hp.mu (fedprox): ''...allowed: a number in",
+    "--method fedprox --hp mu=1e400": "hp.mu (fedprox): '1e400'...allowed: a number in",
+    "--method fedprox --hp mu=true": "hp.mu (fedprox): True...allowed: a number in",
+    "--method fedprox --hp mu=[1]": "hp.mu (fedprox): [1]...allowed: a number in",
+    "--method fedprox --hp name=1": "hp.name: ...'name'...allowed: mu, partial",
+    "--data nope": "data: 'nope'...allowed: cifar10",
+    "--data synthetic:size=4": "data option size: 4...allowed: 8 to 256",
+    "--model nope": "model: 'nope'...allowed: cnn_ama",
+    "--model squeezenet": "model: ...squeezenet...allowed: images of at least",
+    "--split nope": "split: 'nope'...allowed: dirichlet",
+    "--split shards:11": "split: 'shards:11'...allowed: at most 10 shards, one a class",
+    "--split writers": "split: 'writers'...allowed: data with writers",
+    "--split dirichlet:1 --samples 999": "samples: 999...allowed: at most 143",
+    "--clients 5000": "clients: 5000...allowed: at most one client a sample",
+    "--per-round 11": "per_round: 11...allowed: at most clients (10)",
+    "--clients 0": "clients: 0...allowed: a whole number in [1,",
+    "--clients -3": "clients: -3...allowed: a whole number in [1,",
+    "--clients 2.5": "clients: 2.5...allowed: a whole number",
+    "--clients 1e400": "clients: '1e400'...allowed: a whole number",
+    "--clients 1e12": "clients: 1000000000000.0...allowed: a whole number",
+    "--clients many": "clients: 'many'...allowed: a whole number",
     '--clients "5"': "clients: '5' allowed: a whole number",
-    "--clients true": "clients: True allowed: a whole number",
-    "--clients ٥": "clients: '٥' allowed: a whole number",
-    "--clients [5]": "clients: [5] allowed: a whole number",
-    "--rounds 1e308": "rounds: 1e+308 allowed: a whole number",
-    "--lr nan": "lr: 'nan' allowed: a number in (0,",
-    "--lr NaN": "lr: 'NaN' allowed: a number in (0,",
-    "--lr inf": "lr: 'inf' allowed: a number in (0,",
-    "--lr Infinity": "lr: 'Infinity' allowed: a number in (0,",
-    "--lr 1e39": "lr: 1e+39 allowed: a number in (0,",
-    "--seed -1": "seed: -1 allowed: a whole number in [0,",
-    "--batch 99999999999999999999": "batch: 99999999999999999999 allowed: a whole number",
-    "--epochs 2 --steps 2": "steps: 2 allowed: either epochs (2) or steps, not both",
-    "--delay 0.5": "max_delay: None allowed: delay and max_delay go together",
-    "--bandwidth 9:1": "bandwidth: '9:1' allowed: low:high with low <= high",
-    "--workers 0": "workers: 0 allowed: a whole number from 1",
-    "--workers two": "workers: 'two' allowed: a whole number from 1",
-    "--device nope": "device: 'nope' allowed: auto, cpu",
-    "--device cuda:99": "device: 'cuda:99' allowed: auto, cpu",
+    "--clients true": "clients: True...allowed: a whole number",
+    "--clients ٥": "clients: '٥'...allowed: a whole number",
+    "--clients [5]": "clients: [5]...allowed: a whole number",
+    "--rounds 1e308": "rounds: 1e+308...allowed: a whole number",
+    "--lr nan": "lr: 'nan'...allowed: a number in (0,",
+    "--lr NaN": "lr: 'NaN'...allowed: a number in (0,",
+    "--lr inf": "lr: 'inf'...allowed: a number in (0,",
+    "--lr Infinity": "lr: 'Infinity'...allowed: a number in (0,",
+    "--lr 1e39": "lr: 1e+39...allowed: a number in (0,",
+    "--seed -1": "seed: -1...allowed: a whole number in [0,",
+    "--batch 99999999999999999999": "batch: 99999999999999999999...allowed: a whole number",
+    "--epochs 2 --steps 2": "steps: 2...allowed: either epochs (2) or steps, not both",
+    "--delay 0.5": "max_delay: None...allowed: delay and max_delay go together",
+    "--bandwidth 9:1": "bandwidth: '9:1'...allowed: low:high with low <= high",
+    "--workers 0": "workers: 0...allowed: a whole number from 1",
+    "--workers two": "workers: 'two'...allowed: a whole number from 1",
+    "--device nope": "device: 'nope'...allowed: auto, cpu",
+    "--device cuda:99": "device: 'cuda:99'...allowed: auto, cpu",
     "--roundz 3": "fedrepro: unrecognized arguments: --roundz",
     "--round 3": "fedrepro: unrecognized arguments: --round",
     "stray": "unrecognized arguments: stray",
@@ -99,7 +105,7 @@ def test_bad_input_is_one_line_and_writes_nothing(fed, tmp_path, arguments):
     assert (code, out) == (2, "")
     assert err.endswith("\n")
     assert err.count("\n") == 1
-    assert re.search(".*".join(map(re.escape, BAD[arguments].split(" allowed: "))), err), err
+    assert says(err, BAD[arguments])
     assert not list(tmp_path.iterdir())
 
 
@@ -107,8 +113,6 @@ def test_bad_input_is_one_line_and_writes_nothing(fed, tmp_path, arguments):
 @pytest.mark.parametrize("option", ["--clients", "--data", "--method", "--bandwidth", "--hp"])
 def test_strange_text_is_one_short_line_too(fed, tmp_path, option, value):
     code, out, err = fed("run", "--store", "runs", option, value)
-    if (option, value) == ("--bandwidth", "null"):
-        value = "null"
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert len(err) < 600
@@ -116,17 +120,17 @@ def test_strange_text_is_one_short_line_too(fed, tmp_path, option, value):
 
 
 SWEEPS = {
-    "--vary method": "--vary: 'method' allowed: FIELD VALUE",
-    "--vary nope 1 2": "unknown field 'nope' allowed: data, split",
-    "--vary hp 1": "hp: 1 allowed: a mapping",
-    "--vary hp.nu 1 2": "hp.nu allowed: none",
-    "--vary seed 0 --vary seed 1": "--vary: 'seed' allowed: each field once",
-    "--vary lr 0.1 -1": "lr: -1 allowed: a number in (0,",
-    "--vary method fedavg nope": "method: 'nope' allowed: fedadam",
-    "--vary split iid shards:11": "split: 'shards:11' allowed: at most 10 shards",
-    "--vary model lenet squeezenet": "squeezenet allowed: images of at least",
-    "--vary seed 0 1 --device nope": "device: 'nope' allowed: auto",
-    "--vary seed 0 1 --workers 0": "workers: 0 allowed: a whole number from 1",
+    "--vary method": "--vary: 'method'...allowed: FIELD VALUE",
+    "--vary nope 1 2": "unknown field 'nope'...allowed: data, split",
+    "--vary hp 1": "hp: 1...allowed: a mapping",
+    "--vary hp.nu 1 2": "hp.nu...allowed: none",
+    "--vary seed 0 --vary seed 1": "--vary: 'seed'...allowed: each field once",
+    "--vary lr 0.1 -1": "lr: -1...allowed: a number in (0,",
+    "--vary method fedavg nope": "method: 'nope'...allowed: fedadam",
+    "--vary split iid shards:11": "split: 'shards:11'...allowed: at most 10 shards",
+    "--vary model lenet squeezenet": "squeezenet...allowed: images of at least",
+    "--vary seed 0 1 --device nope": "device: 'nope'...allowed: auto",
+    "--vary seed 0 1 --workers 0": "workers: 0...allowed: a whole number from 1",
 }
 
 
@@ -135,15 +139,15 @@ def test_a_sweep_with_one_bad_combination_trains_nothing(fed, tmp_path, argument
     code, out, err = fed("sweep", *QUICK, *arguments.split())
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
-    assert re.search(".*".join(map(re.escape, SWEEPS[arguments].split(" allowed: "))), err), err
+    assert says(err, SWEEPS[arguments])
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("argv", [[], ["nope"], ["data", "nope"], ["data", "fetch"], ["data", "fetch", "nope"],
-                                  ["data", "fetch", "digits"], ["data", "status", "mnist"], ["bench", "--repeats", "0"],
-                                  ["bench", "--repeats", "x"], ["bench", "--only", "nope"], ["methods", "--nope"]])  # fmt: skip
-def test_other_commands_refuse_bad_input(fed, tmp_path, argv):
-    code, out, err = fed(*argv)
+@pytest.mark.parametrize("arguments", ["", "nope", "data nope", "data fetch", "data fetch nope", "data fetch digits",
+                                       "data status mnist", "bench --repeats 0", "bench --repeats x",
+                                       "bench --only nope", "methods --nope"])  # fmt: skip
+def test_other_commands_refuse_bad_input(fed, tmp_path, arguments):
+    code, out, err = fed(*arguments.split())
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
@@ -162,8 +166,15 @@ def test_an_unreadable_data_file(fed, tmp_path, monkeypatch):
     assert {p.name for p in tmp_path.iterdir()} == {"mine"}
 
 
-@pytest.mark.parametrize(("store", "why"), [("file", "File exists"), ("file/below", "Not a directory"),
-                                            ("/proc/nowhere", "No such file"), ("", "the path of a folder")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [
+        ("file", "Not a directory"),
+        ("file/in", "Not a directory"),
+        ("/proc/x", "No such file"),
+        ("", "path of a folder"),
+    ],
+)
 def test_a_store_that_cannot_be_written(fed, tmp_path, store, why):
     (tmp_path / "file").write_text("mine")
     for command in ("run", "sweep"):
@@ -224,8 +235,9 @@ def change_loss(content: bytes) -> bytes:
 
 
 DAMAGES = [
-    *[(*place, damage) for place in (("stopped", "checkpoint.pt"), ("finished", "weights.pt")) for damage in (cut, flip)],
-    *[("finished", name, cut) for name in ("result.json", "rounds.csv")],
+    *[("stopped", "checkpoint.pt", damage) for damage in (cut, flip)],
+    *[("finished", name, cut) for name in ("weights.pt", "result.json", "rounds.csv")],
+    ("finished", "weights.pt", flip),
     ("finished", "rounds.csv", change_loss),
     *[("finished", name, lambda content: b"") for name in ("weights.pt", "result.json", "rounds.csv")],
     *[("finished", name, lambda content: b"\xff\x00[]") for name in ("weights.pt", "result.json", "rounds.csv")],
@@ -321,6 +333,7 @@ def test_json_knows_no_nan(fed):
 
 def test_a_bar_on_a_terminal():
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(ours, (24, 120))
     done = subprocess.Popen([*FEDREPRO, "run", *QUICK], stdout=subprocess.PIPE, stderr=theirs, text=True)
     os.close(theirs)
     shown = b""
@@ -356,6 +369,7 @@ def test_a_finished_run_is_read(fed, monkeypatch):
 
 def test_a_sweep_shows_a_table_and_computes_once(fed, monkeypatch):
     grid = ["sweep", *QUICK, "--vary", "method", "fedavg", "fedprox", "--vary", "seed", "0", "1"]
+    single = train(QUICK_RUN, workers=1)
     code, out, err = fed(*grid)
     assert (code, err) == (0, "")
     assert out.count("done ") == 4
@@ -367,7 +381,7 @@ def test_a_sweep_shows_a_table_and_computes_once(fed, monkeypatch):
     assert fed(*grid)[1].splitlines()[-5:] == [head, *rows]
     table = json.loads(fed(*grid, "--json")[1])
     assert [row["digest"][:16] for row in table] == [row.split()[-1] for row in rows]
-    assert table[0]["digest"] == train(QUICK_RUN, workers=1).digest
+    assert table[0]["digest"] == single.digest
 
 
 def test_varied_hyperparameters(fed):

@@ -1,0 +1,144 @@
+"""The tables as data: strict parsing, the cells, and what every committed table must satisfy."""
+
+import csv
+import json
+import re
+import shutil
+
+import nbformat
+import pytest
+
+from fedrepro import spec
+from fedrepro.errors import BadInput
+from fedrepro.report import Study, _measure
+
+TABLES = [f"{paper}/{table.name}" for paper in spec.papers() for table in spec.tables(paper)]
+
+
+@pytest.fixture
+def edited(tmp_path):
+    """edited(find, replace) -> Table II of FedBR with one change."""
+
+    def edit(old: str, new: str):
+        folder = tmp_path / "fedbr"
+        shutil.copytree(spec.REPRODUCE / "fedbr", folder, dirs_exist_ok=True)
+        path = folder / "table2_temperature.toml"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        return spec.load(path)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("question =", "quesstion =", "table2_temperature.toml: quesstion: is not a key"),
+        ('field = "hp.delta"', 'field = "hp.delat"', "hp.delat.*fedbr has no hyperparameter 'delat'"),
+        ('field = "hp.delta"', 'fild = "hp.delta"', "axis.delta.fild: is not a key"),
+        ("values = [0.75", "values = [-0.75", "hp.delta .*-0.75.*not valid"),
+        (
+            "values = [0.75, 1.0, 1.25, 1.5,",
+            "values = [0.75, 1.0, 1.25,",
+            "the paper's cell .*1.5.* is produced by no run",
+        ),
+        ('file = "table2.csv"', 'file = "tabel2.csv"', "'tabel2.csv' cannot be read"),
+        ('kind = "final"', 'kind = "finale"', "'finale' is none of final"),
+        ('id = "fedbr-c30"', 'id = "fedbr-c99"', "fedbr-c99: is not in claims.csv"),
+        ('where = { dataset = "CIFAR10" }', 'where = { dataset = "CIFAR11" }', "dataset = 'CIFAR11' is no place"),
+        ('kind = "compare"', 'kind = "beats"', "'beats' is none of best"),
+        ("only = [1, 2]", "only = [1, 3]", "'3' is none of"),
+        ('use = ["dataset"]', 'use = ["datasat"]', "use: 'datasat' is not valid"),
+        ("title =", "title", "table2_temperature.toml: "),
+    ],
+)
+def test_a_mistake_is_named(edited, old, new, message):
+    with pytest.raises(BadInput, match=message):
+        table = edited(old, new)
+        table.claims()
+
+
+def test_cells_are_the_product_of_the_axes():
+    table = spec.find("fedbr/table2_temperature")
+    cells = table.cells("paper")
+    assert [c.labels for c in cells[:2]] == [{"dataset": "CIFAR10", "delta": d} for d in ("0.75", "1")]
+    assert len(cells) == 10
+    run = cells[0].run(3)
+    assert (run.hp["delta"], run.data, run.seed, run.model, run.rounds) == (0.75, "cifar10", 3, "resnet18", 200)
+
+
+def test_shared_cells_are_one_run():
+    """The default FedBR run of five tables is trained once."""
+    base = {"dataset": "CIFAR10", "method": "FedBR", "delta": "1", "tau": "1", "epsilon": "7", "lambda1": "1",
+            "lambda2": "1", "system": "homogeneous"}  # fmt: skip
+    ids = {cell.run(0).id for name in TABLES if name.startswith("fedbr/") for cell in spec.find(name).cells("reduced")
+           if all(base[axis] == label for axis, label in cell.labels.items())}  # fmt: skip
+    assert len(ids) == 1
+
+
+def test_reported_numbers_are_the_papers():
+    rows = {(r["dataset"], r["delta"]): r["value"] for r in spec.find("fedbr/table2_temperature").reported_rows()}
+    assert rows[("CIFAR10", "1.25")] == 0.8126
+    percent = {(r["lambda1"], r["lambda2"]): r["value"] for r in spec.find("fedbr/table3_loss_weights").reported_rows()}
+    assert percent[("1", "1")] == pytest.approx(0.5151)
+
+
+@pytest.mark.parametrize("paper", spec.papers())
+def test_every_claim_is_judged_by_exactly_one_table(paper):
+    with open(spec.REPRODUCE / paper / "claims.csv") as file:
+        known = [line["id"] for line in csv.DictReader(file)]
+    judged = [claim["id"] for table in spec.tables(paper) for claim in table.claims()]
+    assert sorted(judged) == sorted(known)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_has_its_notebook(name):
+    notebook = nbformat.read(spec.NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    parameters = [cell.source for cell in code if "parameters" in cell.metadata.get("tags", [])]
+    assert len(parameters) == 1
+    assert f'table = "{name}"' in parameters[0]
+    assert [re.match(r"\w+", line)[0] for line in parameters[0].splitlines()] == [
+        "table", "scale", "seeds", "workers", "fresh"]  # fmt: skip
+    assert all(len(cell.source.splitlines()) <= 10 for cell in code)
+
+
+def test_notebooks_are_committed_without_outputs():
+    for path in spec.NOTEBOOKS.rglob("*.ipynb"):
+        if ".ipynb_checkpoints" in path.parts:
+            continue
+        for cell in json.loads(path.read_text())["cells"]:
+            assert not cell.get("outputs"), f"{path.name} has outputs"
+            assert not cell.get("execution_count"), f"{path.name} was executed"
+
+
+def test_measures_by_hand():
+    import pandas as pd
+
+    table = pd.DataFrame({"round": [1, 2, 3, 4], "accuracy": [0.1, 0.3, 0.2, 0.4], "bytes": [10, 20, 30, 40]})
+    for measure, expected in [
+        ({"kind": "final", "column": "accuracy"}, 0.4),
+        ({"kind": "best", "column": "accuracy"}, 0.4),
+        ({"kind": "mean", "column": "accuracy"}, 0.25),
+        ({"kind": "at_round", "column": "accuracy", "round": 3}, 0.2),
+        ({"kind": "to_target", "column": "bytes", "target": 0.3}, 20),
+        ({"kind": "to_target", "column": "round", "target": 0.35}, 4),
+        ({"kind": "within_budget", "column": "accuracy", "spend": "bytes", "budget": 35}, 0.3),
+        ({"kind": "total", "column": "bytes", "times": 0.5}, 20),
+    ]:
+        assert _measure(table, measure) == pytest.approx(expected), measure
+    assert pd.isna(_measure(table, {"kind": "to_target", "column": "bytes", "target": 0.9}))
+    assert pd.isna(_measure(table, {"kind": "within_budget", "column": "accuracy", "spend": "bytes", "budget": 5}))
+
+
+def test_bad_requests():
+    with pytest.raises(BadInput, match="table: 'fedbr/table9' is not valid"):
+        Study("fedbr/table9")
+    with pytest.raises(BadInput, match="scale: 'tiny' is not valid"):
+        Study(TABLES[0], "tiny")
+    with pytest.raises(BadInput, match="seeds: 0"):
+        Study(TABLES[0], "smoke", 0)
+    with pytest.raises(BadInput, match="paper: 'fedbx'"):
+        spec.tables("fedbx")

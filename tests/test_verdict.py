@@ -1,0 +1,111 @@
+"""Verdicts from hand-made values: three seeds, differences whose intervals can be worked out on paper."""
+
+import itertools
+
+import pandas as pd
+import pytest
+
+from fedrepro.verdict import NOT_TESTABLE, conclude, judge
+
+AXES = {"method": ["A", "B"], "level": ["0", "5", "9"]}
+
+
+def values(a, b):
+    """a[level][seed], b[level][seed]"""
+    rows = []
+    for method, table in (("A", a), ("B", b)):
+        for (i, level), seed in itertools.product(enumerate(AXES["level"]), range(len(table[0]))):
+            rows.append({"method": method, "level": level, "seed": seed, "value": table[i][seed]})
+    return pd.DataFrame(rows)
+
+
+CLEAR = values([[0.50, 0.51, 0.52], [0.50, 0.51, 0.52], [0.50, 0.51, 0.52]],
+               [[0.49, 0.50, 0.51], [0.47, 0.48, 0.49], [0.45, 0.46, 0.47]])  # fmt: skip
+NOISY = values([[0.50, 0.40, 0.60]] * 3, [[0.49, 0.50, 0.51]] * 3)
+BEST = {"id": "x", "kind": "best", "measure": "m", "axis": "method", "winner": "A"}
+
+
+def verdict(claim, table, scale="reduced", better="higher", reported=()):
+    return judge(claim, table, scale, AXES, better, reported)["verdict"]
+
+
+def test_paired_by_seed():
+    # A - B is exactly 0.01, 0.03, 0.05 with every seed, though the values themselves overlap
+    assert verdict(BEST, CLEAR) == "reproduced"
+    assert verdict({**BEST, "winner": "B"}, CLEAR) == "contradicted"
+    assert verdict(BEST, CLEAR, better="lower") == "contradicted"
+    assert verdict(BEST, NOISY) == "inconclusive"
+
+
+def test_one_seed_never_reproduces():
+    one = CLEAR[CLEAR["seed"] == 0]
+    assert verdict(BEST, one) == "inconclusive"
+
+
+def test_interval_by_hand():
+    # differences 1, 2, 3: mean 2, s = 1, t(0.975, 2) = 4.3027, half-width 4.3027 / sqrt(3) = 2.484
+    found = conclude([("d", [1.0, 2.0, 3.0])])
+    assert found == {"verdict": "inconclusive", "evidence": "d: +2 ± 2.5"}
+    # differences 2, 2.5, 3: s = 0.5, half-width 1.242 < 2.5
+    assert conclude([("d", [2.0, 2.5, 3.0])])["verdict"] == "reproduced"
+
+
+def test_one_clear_contradiction_outweighs():
+    assert conclude([("a", [1.0, 1.1, 1.2]), ("b", [-1.0, -1.1, -1.2])])["verdict"] == "contradicted"
+    assert conclude([("a", [1.0, 1.1, 1.2]), ("b", [-1.0, 1.0, 0.0])])["verdict"] == "inconclusive"
+
+
+def test_a_target_not_reached_is_inconclusive():
+    found = conclude([("a", [1.0, float("nan"), 1.2])])
+    assert found["verdict"] == "inconclusive"
+    assert "not reached with 1 of 3 seeds" in found["evidence"]
+
+
+def test_trends():
+    falls = {
+        "id": "x",
+        "kind": "trend",
+        "measure": "m",
+        "axis": "level",
+        "direction": "falls",
+        "where": {"method": "B"},
+    }
+    assert verdict(falls, CLEAR) == "reproduced"
+    assert verdict({**falls, "direction": "rises"}, CLEAR) == "contradicted"
+    # A does not change with the level: slope 0 with every seed
+    assert verdict({**falls, "where": {"method": "A"}}, CLEAR) == "inconclusive"
+
+
+def test_a_gap_that_grows():
+    gap = {"id": "x", "kind": "gap_trend", "measure": "m", "axis": "level", "direction": "rises",
+           "of": {"method": "A"}, "over": {"method": "B"}}  # fmt: skip
+    assert verdict(gap, CLEAR) == "reproduced"
+    assert verdict({**gap, "direction": "falls"}, CLEAR) == "contradicted"
+    # with a cost, B's lower values are better: its lead grows
+    assert verdict({**gap, "of": {"method": "B"}, "over": {"method": "A"}}, CLEAR, better="lower") == "reproduced"
+
+
+def test_nearly_equal():
+    near = {**BEST, "kind": "near", "margin": 0.02, "where": {"level": "0"}}
+    assert verdict(near, CLEAR) == "reproduced"
+    assert verdict({**near, "where": {"level": "9"}}, CLEAR) == "contradicted"
+
+
+def test_comparisons_and_lists_of_labels():
+    pairs = [{"better": {"method": "A", "level": "5"}, "worse": {"method": "B", "level": ["5", "9"]}}]
+    assert verdict({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}, CLEAR) == "reproduced"
+
+
+def test_absolute_numbers_only_at_paper_scale():
+    claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": 0.02, "where": {"method": "A", "level": "0"}}
+    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.51}]
+    assert verdict(claim, CLEAR, "cpu", reported=reported) == NOT_TESTABLE
+    assert verdict(claim, CLEAR, "paper", reported=reported) == "inconclusive"  # 0.01, 0.02, 0.01 inside, n = 3
+    assert verdict({**claim, "tolerance": 0.1}, CLEAR, "paper", reported=reported) == "reproduced"
+    reported[0]["value"] = 0.9
+    assert verdict(claim, CLEAR, "paper", reported=reported) == "contradicted"
+
+
+@pytest.mark.parametrize("claim", [{**BEST, "winner": "C"}, {"id": "x", "kind": "untestable", "why": "because"}])
+def test_what_cannot_be_tested(claim):
+    assert verdict(claim, CLEAR) == NOT_TESTABLE
