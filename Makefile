@@ -4,9 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PROCS  ?= 2
+SCALE  ?= reduced
+
+# $(call reproduce,PAPER); SCALE, SEEDS, WORKERS, TABLE and FRESH=1 come from the command line
+reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS)) \
+  $(if $(WORKERS),--workers $(WORKERS)) $(if $(TABLE),--table $(TABLE)) $(if $(FRESH),--fresh)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint bench clean
+.PHONY: help setup test test-notebooks lint bench reproduce reproduce-fedbr clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -21,8 +26,20 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps -e .
 	@touch $@
 
+reproduce: reproduce-fedbr ## every paper, one after the other
+
+reproduce-fedbr: setup ## FedBR's tables, figures and verdicts (SCALE=reduced SEEDS= WORKERS= TABLE= FRESH=1)
+	$(call reproduce,fedbr)
+
 test: setup lint ## run the whole test suite (no download needed)
 	$(BIN)/python -m pytest -n $(PROCS) $(ARGS)
+	@$(MAKE) --no-print-directory test-notebooks
+
+test-notebooks: setup ## execute every notebook at smoke scale
+	@rm -rf .cache/smoke
+	FEDREPRO_SCALE=smoke FEDREPRO_WORKERS=1 FEDREPRO_STORE=$(CURDIR)/.cache/smoke/runs \
+	  FEDREPRO_RESULTS=$(CURDIR)/.cache/smoke/results \
+	  $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 notebooks
 
 lint: setup ## check style with ruff
 	$(BIN)/ruff check fedrepro tests

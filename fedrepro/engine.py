@@ -175,7 +175,8 @@ def pick_device(device: str) -> str:
 
 def count_workers(workers: int | None) -> int:
     if workers is None:
-        return len(os.sched_getaffinity(0))
+        workers = os.environ.get("FEDREPRO_WORKERS") or len(os.sched_getaffinity(0))
+        workers = int(workers) if str(workers).isdigit() else workers
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise bad("workers", workers, "a whole number from 1")
     return workers

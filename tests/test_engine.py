@@ -1,5 +1,6 @@
 """The same Run gives the same bytes: twice, on any number of workers, after any interruption, anywhere."""
 
+import contextlib
 import os
 import random
 import signal
@@ -128,7 +129,8 @@ def trainer():
         child = int(process.stdout.readline())
         if kill_after is not None:
             time.sleep(kill_after)
-            os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just finished
+                os.kill(child, signal.SIGKILL)
         return int(process.stdout.readline()) == 0
 
     yield start

@@ -147,8 +147,8 @@ def test_feddyn_by_hand(run):
             return terms
 
         visits = ref.round(t, penalty)
-        for cid, (theta, _, _) in visits.items():
-            g[cid] = {k: g[cid][k] - alpha * (theta[k] - start[k]) for k in start}
+        for cid, (end, _, _) in visits.items():
+            g[cid] = {k: g[cid][k] - alpha * (end[k] - start[k]) for k in start}
         h = {k: h[k] - alpha / 4 * sum(theta[k] - start[k] for theta, _, _ in visits.values()) for k in h}
         mean = ref.average(visits, weighted=False)
         ref.w = {k: mean[k] - h[k] / alpha for k in h}
@@ -201,7 +201,7 @@ def test_moon_by_hand(run):
             return contrast
 
         visits = ref.round(t, penalty)
-        previous |= {cid: theta for cid, (theta, _, _) in visits.items()}
+        previous.update({cid: theta for cid, (theta, _, _) in visits.items()})
         ref.w = ref.average(visits)
     close(train(r, workers=1).weights, ref.w, 1e-5)
 

@@ -118,14 +118,14 @@ def test_partitions_and_models_that_cannot_be_made(tmp_path, values, says):
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2", True])
 def test_workers(tmp_path, workers):
-    with pytest.raises(BadInput, match="workers: .* a whole number from 1"):
+    with pytest.raises(BadInput, match=r"workers: .* a whole number from 1"):
         train(Run(), store=tmp_path / "store", workers=workers)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("store", ["", 3, "a\0b"])
 def test_store_must_be_a_path(small, store):
-    with pytest.raises(BadInput, match="^store: "):
+    with pytest.raises(BadInput, match=r"^store: "):
         train(small(), store=store, workers=1)
 
 

@@ -45,8 +45,8 @@ def test_a_really_full_disk(tmp_path):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("no right to mount a small file system here")
     try:
-        command = [sys.executable, "-m", "fedrepro.cli", "run", "--method", "scaffold", "--store", disk, "--rounds", "30",
-                   "--workers", "1", "--samples", "50"]  # fmt: skip
+        command = [sys.executable, "-m", "fedrepro.cli", "run", "--method", "scaffold", "--rounds", "30",
+                   "--store", disk, "--workers", "1", "--samples", "50"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 1
         assert "Traceback" not in done.stderr

@@ -11,9 +11,7 @@ from fedrepro.tree import Tree, mean
 
 def tree(seed: int) -> Tree:
     draw = torch.Generator().manual_seed(seed)
-    return Tree(
-        a=torch.randn(3, 4, generator=draw), b=torch.randn(5, generator=draw), c=torch.randn((), generator=draw)
-    )
+    return Tree((name, torch.randn(shape, generator=draw)) for name, shape in (("a", (3, 4)), ("b", 5), ("c", ())))
 
 
 def equal(got, expected) -> bool:
