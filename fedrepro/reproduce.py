@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 
 from fedrepro import spec
+from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
 from fedrepro.report import Study, results_folder
-
-PARAMETERS = ("table", "scale", "seeds", "workers", "fresh")
 
 
 def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
@@ -30,6 +29,7 @@ def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, 
 
 
 def _studies(paper: str, scale: str, seeds, workers, table: str | None, fresh: bool) -> list[Study]:
+    count_workers(workers)
     names = [t.name for t in spec.tables(paper)]
     if table is not None and table not in names:
         raise bad("table", table, ", ".join(names))
@@ -49,6 +49,7 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
     import nbformat
     import papermill
     from nbconvert import HTMLExporter
+    from traitlets.config import Config
 
     given = {"table": f"{study.table.paper}/{study.table.name}", "scale": study.scale, "seeds": seeds,
              "workers": workers, "fresh": fresh}  # fmt: skip
@@ -57,8 +58,10 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
         raise BadInput(f"{notebook(study).name}: its parameters cell lacks {', '.join(sorted(unknown))}")
     study.folder.mkdir(parents=True, exist_ok=True)
     target = study.folder / f"{study.table.name}.ipynb"
-    papermill.execute_notebook(str(notebook(study)), str(target), parameters=given, progress_bar=False,
-                               kernel_name="python3", cwd=str(notebook(study).parent))  # fmt: skip
+    papermill.execute_notebook(
+        str(notebook(study)), str(target), parameters=given, progress_bar=False, kernel_name="python3",
+        cwd=str(notebook(study).parent), config=Config(KernelManager={"transport": "ipc"}),
+    )  # fmt: skip
     page, _ = HTMLExporter(template_name="classic").from_notebook_node(nbformat.read(target, as_version=4))
     target.with_suffix(".html").write_text(page)
 

@@ -1,6 +1,5 @@
 """The command line: what is wrong is said in one line, what is finished is not computed again."""
 
-import io
 import json
 import os
 import pty
@@ -392,7 +391,7 @@ def test_varied_hyperparameters(fed):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_and_the_same_command_again(fed, tmp_path, workers):
-    command = ["run", "--rounds", "60", "--samples", "60", "--epochs", "1", "--workers", workers, "--store", tmp_path]
+    command = ["run", "--rounds", "40", "--samples", "40", "--epochs", "1", "--workers", workers, "--store", tmp_path]
     going = subprocess.Popen([*FEDREPRO, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              start_new_session=True)  # fmt: skip
     for _ in range(5):
@@ -402,10 +401,10 @@ def test_ctrl_c_and_the_same_command_again(fed, tmp_path, workers):
     assert going.returncode == 130
     assert err == "fedrepro: interrupted; with --store the same command goes on from here\n"
     seen = 5 + out.count("round ")
-    assert seen < 60
+    assert seen < 40
     code, out, _ = fed(*command, "--json")
     assert code == 0
-    whole = train(Run(rounds=60, samples=60, epochs=1), workers=1)
+    whole = train(Run(rounds=40, samples=40, epochs=1), workers=1)
     assert json.loads(out)["digest"] == whole.digest
 
 
@@ -414,6 +413,3 @@ def test_as_a_program():
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     done = spawn("run", "--nope")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    done = spawn("run", *QUICK, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.load(io.StringIO(done.stdout))["round"] == 2

@@ -149,7 +149,7 @@ def test_feddyn_by_hand(run):
         visits = ref.round(t, penalty)
         for cid, (end, _, _) in visits.items():
             g[cid] = {k: g[cid][k] - alpha * (end[k] - start[k]) for k in start}
-        h = {k: h[k] - alpha / 4 * sum(theta[k] - start[k] for theta, _, _ in visits.values()) for k in h}
+        h = {k: h[k] - alpha / 4 * sum(end[k] - start[k] for end, _, _ in visits.values()) for k in h}
         mean = ref.average(visits, weighted=False)
         ref.w = {k: mean[k] - h[k] / alpha for k in h}
     close(train(r, workers=1).weights, ref.w, 1e-5)
