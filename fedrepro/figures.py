@@ -4,6 +4,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
+from fedrepro.metrics import mean_interval
+
 LABELS = {
     "round": "communication round", "accuracy": "test accuracy", "ema_accuracy": "test accuracy (moving average)",
     "loss": "test loss", "sim_time": "simulated time (s)", "bytes": "traffic as sent (MiB)",
@@ -18,9 +20,15 @@ def style() -> None:
     sns.set_theme(style="whitegrid", context="talk", font_scale=0.75, palette="colorblind")
 
 
+def interval(values) -> tuple[float, float]:
+    """The 95% interval of the mean that the tables show, for seaborn's error bars."""
+    mean, half = mean_interval(values)
+    return mean - (half or 0), mean + (half or 0)
+
+
 def _note(study, figure) -> None:
     """Every figure says what it is: scale, data, seeds."""
-    data = sorted({cell.run(study.seeds[0]).data for cell in study.cells})
+    data = sorted({cell.run(study.seeds[0]).data.partition(":")[0] for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
     figure.text(0.01, -0.02, text, fontsize="x-small", color="0.35", ha="left", va="top")
 
@@ -37,9 +45,8 @@ def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", co
     for place, label in zip(axes[0], columns, strict=True):
         shown = table[table[col] == label] if col else table
         sns.lineplot(shown, x=x, y=y, hue=hue, style=hue, dashes=True, hue_order=study.axes[hue],
-                     style_order=study.axes[hue], ax=place, errorbar=("ci", 95) if many else None,
-                     units=None if x == "round" else "seed", estimator="mean" if x == "round" else None, n_boot=200,
-                     seed=0)  # fmt: skip
+                     style_order=study.axes[hue], ax=place, errorbar=interval if many else None,
+                     units=None if x == "round" else "seed", estimator="mean" if x == "round" else None)  # fmt: skip
         place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=label or "")
     _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue))
     _note(study, figure)
@@ -63,10 +70,20 @@ def over(study, x: str, measures: list[str] | None = None, hue: str | None = Non
     figure, panels = _panels(study, measures)
     for name, place in panels.items():
         shown = study.values[study.values["measure"] == name]
-        sns.pointplot(shown, x=x, y="value", hue=hue, order=study.axes[x], hue_order=study.axes[hue] if hue else None,
-                      dodge=0.25 if hue and len(study.axes[hue]) > 1 else False, markers=list("os^DvPX")[: len(study.axes[hue])] if hue else "o",
-                      linestyles="-" if hue is None else ["-"] * len(study.axes[hue]), ax=place,
-                      errorbar=("ci", 95) if len(study.seeds) > 1 else None, n_boot=200, seed=0, capsize=0.08)  # fmt: skip
+        sns.pointplot(
+            shown,
+            x=x,
+            y="value",
+            hue=hue,
+            order=study.axes[x],
+            hue_order=study.axes[hue] if hue else None,
+            dodge=0.25 if hue and len(study.axes[hue]) > 1 else False,
+            markers=list("os^DvPX")[: len(study.axes[hue])] if hue else "o",
+            linestyles="-" if hue is None else ["-"] * len(study.axes[hue]),
+            ax=place,
+            errorbar=interval if len(study.seeds) > 1 else None,
+            capsize=0.08,
+        )
         unit = study.measures[name].get("unit", "")
         place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name)
     if hue:
@@ -83,9 +100,18 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
     figure, panels = _panels(study, measures)
     for name, place in panels.items():
         shown = study.values[study.values["measure"] == name]
-        sns.barplot(shown, x=x, y="value", hue=hue or x, order=study.axes[x], hue_order=study.axes[hue or x],
-                    legend=bool(hue), ax=place, errorbar=("ci", 95) if len(study.seeds) > 1 else None, n_boot=200,
-                    seed=0, capsize=0.15)  # fmt: skip
+        sns.barplot(
+            shown,
+            x=x,
+            y="value",
+            hue=hue or x,
+            order=study.axes[x],
+            hue_order=study.axes[hue or x],
+            legend=bool(hue),
+            ax=place,
+            errorbar=interval if len(study.seeds) > 1 else None,
+            capsize=0.15,
+        )
         unit = study.measures[name].get("unit", "")
         place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name)
         for tick in place.get_xticklabels():
@@ -128,7 +154,9 @@ def split(study, clients: int = 12):
     sns.heatmap(counts, annot=True, fmt="d", cmap="rocket_r", ax=place,
                 cbar_kws={"label": "samples"})  # fmt: skip
     run = study.cells[0].run(study.seeds[0])
-    place.set(title=f"{run.data}, split {run.split}: samples of each class", xlabel="class", ylabel="client")
+    place.set(
+        title=f"{run.data.partition(':')[0]}, split {run.split}: samples of each class", xlabel="class", ylabel="client"
+    )
     figure.tight_layout()
     return figure
 

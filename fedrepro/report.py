@@ -52,14 +52,16 @@ class Study:
 
     def run(self) -> "Study":
         """Train what is not in the store yet, side by side, with progress."""
-        from tqdm.auto import tqdm
+        from tqdm import tqdm
 
         runs = list({run.id: run for run in self.runs()}.values())
         if self.fresh:
             for run in runs:
                 _forget(self.store / run.id)
-        with tqdm(total=len(runs), unit="run", file=sys.stdout, mininterval=1, leave=True) as bar:
+        done = sum((self.store / run.id / "result.json").exists() for run in runs)
+        with tqdm(total=len(runs), unit="run", file=sys.stdout, mininterval=1, leave=False) as bar:
             sweep(runs, store=self.store, workers=self.workers, progress=lambda run: bar.update())
+        print(f"{len(runs)} runs: {len(runs) - done} trained now, {done} taken from the store")
         return self
 
     @cached_property
@@ -86,8 +88,15 @@ class Study:
         for run_id, table in self.rounds.groupby(["run", *self.axes, "seed"], sort=False):
             labels = dict(zip(["run", *self.axes, "seed"], run_id, strict=True))
             for name, measure in self.measures.items():
-                rows.append({**labels, "measure": name, "value": _measure(table, measure), "unit": measure.get("unit", ""),
-                             "scale": self.scale})  # fmt: skip
+                rows.append(
+                    {
+                        **labels,
+                        "measure": name,
+                        "value": _measure(table, measure),
+                        "unit": measure.get("unit", ""),
+                        "scale": self.scale,
+                    }
+                )
         return pd.DataFrame(rows)
 
     def summary(self) -> pd.DataFrame:
@@ -217,8 +226,11 @@ def _with_interval(mean: float, half: float | None) -> str:
 
 
 def _wrapped(table: pd.DataFrame):
-    return table.style.hide(axis="index").set_properties(**{"text-align": "left", "white-space": "normal"}).set_table_styles(
-        [{"selector": "th", "props": [("text-align", "left")]}])  # fmt: skip
+    return (
+        table.style.hide(axis="index")
+        .set_properties(**{"text-align": "left", "white-space": "normal"})
+        .set_table_styles([{"selector": "th", "props": [("text-align", "left")]}])
+    )
 
 
 def block_sizes(model: str, classes: int = 10, channels: int = 3, size: int = 32) -> pd.DataFrame:

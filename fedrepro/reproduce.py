@@ -62,8 +62,20 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
         str(notebook(study)), str(target), parameters=given, progress_bar=False, kernel_name="python3",
         cwd=str(notebook(study).parent), config=Config(KernelManager={"transport": "ipc"}),
     )  # fmt: skip
-    page, _ = HTMLExporter(template_name="classic").from_notebook_node(nbformat.read(target, as_version=4))
+    executed = nbformat.read(target, as_version=4)
+    _flatten_progress(executed)
+    nbformat.write(executed, target)
+    page, _ = HTMLExporter(template_name="classic").from_notebook_node(executed)
     target.with_suffix(".html").write_text(page)
+
+
+def _flatten_progress(executed) -> None:
+    """Of a progress bar only what stood there last: what a carriage return overwrote is dropped."""
+    for cell in executed.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":
+                lines = [line.rsplit("\r", 1)[-1] for line in output.text.split("\n")]
+                output.text = "\n".join(lines)
 
 
 def _rounds_done(folder: Path) -> int:
