@@ -48,6 +48,7 @@ def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", co
                      style_order=study.axes[hue], ax=place, errorbar=interval if many else None,
                      units=None if x == "round" else "seed", estimator="mean" if x == "round" else None)  # fmt: skip
         place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=label or "")
+        place.xaxis.get_major_locator().set_params(integer=x == "round")
     _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue))
     _note(study, figure)
     return figure

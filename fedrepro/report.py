@@ -116,17 +116,24 @@ class Study:
             })  # fmt: skip
         return pd.DataFrame(lines)
 
-    def show(self):
-        """The table as a person reads it: the paper's number beside ours, never compared below paper scale."""
+    def readable(self) -> pd.DataFrame:
+        """The summary as a person reads it: the paper's number beside ours, with its interval over seeds."""
         table = self.summary()
         table["measured"] = [_with_interval(m, h) for m, h in zip(table["measured"], table["interval"], strict=True)]
         table["reported"] = ["" if pd.isna(v) else f"{v:.4g}" for v in table["reported"]]
+        names = {"reported": "paper (its scale)", "measured": f"ours ({self.scale})"}
+        return table.drop(columns=["interval", "runs", "scale"]).rename(columns=names)
+
+    @property
+    def caption(self) -> str:
         note = self.table.at(self.scale).get("data_note", "")
-        caption = f"{self.table.title} — scale {self.scale}, {len(self.seeds)} seed(s). {note}"
+        caption = f"Scale {self.scale}, seeds {', '.join(map(str, self.seeds))}. {note}"
         if self.scale != "paper":
             caption += " The paper's numbers are of its own scale: compare order and trend, not values."
-        return (table.drop(columns=["interval", "runs", "scale"]).rename(columns={"reported": "paper (its scale)",
-                "measured": f"ours ({self.scale})"}).style.hide(axis="index").set_caption(caption))  # fmt: skip
+        return caption
+
+    def show(self):
+        return self.readable().style.hide(axis="index").set_caption(self.caption)
 
     def verdicts(self) -> pd.DataFrame:
         reported, rows = self.table.reported_rows(), []
@@ -175,6 +182,30 @@ class Study:
         counts = [np.bincount(data.train_y[parts[i]].numpy(), minlength=data.classes)
                   for i in range(min(clients, run.clients))]  # fmt: skip
         return pd.DataFrame(counts, index=pd.Index(range(len(counts)), name="client"))
+
+
+def markdown(studies: list[Study]) -> str:
+    """The paper on one page: for each table its command, the numbers, the figure, the verdicts, the deviations."""
+    first = studies[0]
+    lines = [f"# {first.table.paper}: measured at scale {first.scale}", "",
+             "Made by `fedrepro reproduce`; do not edit. Verdicts are explained in the project's README."]  # fmt: skip
+    shown = []
+    for study in studies:
+        name, claims = study.table.name, study.verdicts()
+        command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={len(study.seeds)} TABLE={name}"
+        claims["verdict"] = [f"{MARKS[v]} {v}" for v in claims["verdict"]]
+        lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", "", study.caption, "",
+                  _markdown_table(study.readable()), "", f"![{study.table.title}]({name}.png)", "",
+                  _markdown_table(claims[["claim", "the paper says", "verdict", "evidence"]]), ""]  # fmt: skip
+        new = [d for d in study.table.deviation if d not in shown]
+        shown += new
+        lines += [f"- {d['what']}: {d['why']}" + (f" ({d['erratum']})" if d.get("erratum") else "") for d in new]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(table: pd.DataFrame) -> str:
+    rows = [list(table.columns), ["---"] * table.shape[1], *table.astype(str).to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
 def _seeds(given, default: list[int]) -> list[int]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from fedrepro import spec
 from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
-from fedrepro.report import Study, results_folder
+from fedrepro.report import Study, markdown, results_folder
+from fedrepro.store import write_atomically
 
 
 def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
@@ -24,7 +25,7 @@ def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, 
             except Exception as error:
                 failures.append(study.table.name)
                 say(f"{study.table.name}: FAILED: {_short(error)}")
-    _summary(studies, failures)
+    _summary([study for study in studies if study.table.name not in failures], failures)
     return 1 if failures else 0
 
 
@@ -128,15 +129,17 @@ def _progress(studies: list[Study]):
 def _summary(studies: list[Study], failures: list[str]) -> None:
     counts: dict[str, int] = {}
     for study in studies:
-        if study.table.name in failures:
-            continue
         found = study.verdicts()["verdict"].value_counts()
         for verdict, number in found.items():
             counts[verdict] = counts.get(verdict, 0) + number
         shown = ", ".join(f"{number} {verdict}" for verdict, number in found.items())
         print(f"{study.table.name:28} {shown}")
     print("claims: " + (", ".join(f"{n} {v}" for v, n in sorted(counts.items())) or "none judged"))
-    print(f"results in {studies[0].folder.relative_to(Path.cwd()) if _below() else studies[0].folder}")
+    if studies:
+        folder = studies[0].folder
+        if len(studies) == len(spec.tables(studies[0].table.paper)):  # the page is of the whole paper
+            write_atomically(folder / "README.md", lambda f: f.write(markdown(studies).encode()))
+        print(f"results in {folder.relative_to(Path.cwd()) if _below() else folder}")
     if failures:
         print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
 
