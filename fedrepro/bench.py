@@ -272,10 +272,10 @@ TARGETS = {
 
 
 def main(repeats: int, quick: bool, only: list[str] | None, out: str) -> int:
-    from fedrepro.errors import bad, choose
+    from fedrepro.errors import choose
+    from fedrepro.run import number
 
-    if repeats < 1:
-        raise bad("repeats", repeats, "a whole number from 1")
+    repeats = number("repeats", repeats, int, 1, 1000)
     names = [choose("only", name, MEASUREMENTS) for name in only or MEASUREMENTS]
     torch.set_num_threads(1)
     folder = Path(out)

@@ -67,8 +67,8 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     again.add_argument("paper", help="fedbr, ... (`fedrepro papers` lists them)")
     again.add_argument("--scale", default="reduced", help="smoke, reduced, cpu or paper (default: %(default)s)")
-    again.add_argument("--seeds", type=int, help="number of seeds (default: the table's own)")
-    again.add_argument("--workers", type=int, help="worker processes (default: one a core)")
+    again.add_argument("--seeds", type=_literal, help="number of seeds (default: the table's own)")
+    again.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
     again.add_argument("--table", help="only this table or figure")
     again.add_argument("--fresh", action="store_true", help="compute everything again")
 
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         "bench", help="measure speed as ratios to a bare PyTorch loop",
         description="Measure speed as ratios to a bare PyTorch loop on this machine.",
     )  # fmt: skip
-    bench.add_argument("--repeats", type=int, default=3, help="repeats; the median counts (default: %(default)s)")
+    bench.add_argument("--repeats", type=_literal, default=3, help="repeats; the median counts (default: %(default)s)")
     bench.add_argument("--quick", action="store_true", help="small settings, to see that it works")
     bench.add_argument("--only", action="append", help="run only the named measurement (may be repeated)")
     bench.add_argument("--out", default="results/bench", help="folder for the results (default: %(default)s)")
@@ -177,7 +177,6 @@ def sweep(args: argparse.Namespace) -> int:
             else:
                 values[name] = value
         runs.append(Run.from_dict(values))
-    _check_all(runs, args)
     with _progress(len({r.id for r in runs}), "run", args.json) as bar:
 
         def show(finished: Run) -> None:
@@ -189,22 +188,6 @@ def sweep(args: argparse.Namespace) -> int:
     table = _sweep_table(runs, args.store, digests)
     _print_json(table) if args.json else print(_columns(table))
     return 0
-
-
-def _check_all(runs: list[Run], args: argparse.Namespace) -> None:
-    """Make every partition and model that is not finished yet, so that nothing is trained if one cannot be."""
-    from pathlib import Path
-
-    from fedrepro.engine import pick_device
-    from fedrepro.local import Worker
-
-    pick_device(args.device)
-    needed = {}
-    for r in runs:
-        if not (Path(args.store) / r.id / "result.json").exists():
-            needed[r.data, r.split, r.clients, r.samples, r.share, r.seed, r.model, r.personal] = r
-    for r in needed.values():
-        Worker(r)
 
 
 def _print_json(value) -> None:

@@ -4,8 +4,8 @@ begin -> for each round: broadcast, local visits, uploads (some late), aggregate
 The same Run gives the same bytes on any number of workers and after any interruption.
 """
 
+import contextlib
 import functools
-import hashlib
 import itertools
 import os
 import platform
@@ -26,7 +26,7 @@ from fedrepro.ledger import count
 from fedrepro.local import TEST_BATCH, Worker
 from fedrepro.methods import Round, Upload
 from fedrepro.run import Run
-from fedrepro.store import Clients, Store, read_result
+from fedrepro.store import Clients, Store, digest
 from fedrepro.tree import Tree
 
 
@@ -53,17 +53,6 @@ class Result:
     def digest(self) -> str:
         """sha256 over the final weights and the accuracy and loss columns, nothing else."""
         return digest(self.weights, self.buffers, self.rows)
-
-
-def digest(weights: Tree, buffers: Tree, rows: list[dict]) -> str:
-    sha = hashlib.sha256()
-    for tree in (weights, buffers):
-        for name in sorted(tree):
-            sha.update(name.encode())
-            sha.update(tree[name].detach().cpu().contiguous().numpy().tobytes())
-    for row in rows:
-        sha.update(repr((row["accuracy"], row["loss"])).encode())
-    return sha.hexdigest()
 
 
 class Federation:
@@ -167,7 +156,7 @@ def pick_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError):
         raise bad("device", device, "auto, cpu, or a device this torch can use") from None
     return device
@@ -230,8 +219,7 @@ def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict
 
 
 def _finished(run: Run, folder: Store) -> Result:
-    summary, weights = folder.result()
-    rows = read_result(folder.path)[1]
+    summary, rows, weights = folder.result()
     keep = ("data", "fedrepro", "commit", "versions", "machine", "wall_time")
     return Result(run, rows, weights["w"], weights["b"], {k: summary[k] for k in keep})
 
@@ -247,11 +235,12 @@ def train(
     run: Run, *, store=None, workers: int | None = None, device: str = "auto", progress: Callable | None = None
 ) -> Result:
     """Train to the end; with a store, go on where an earlier process stopped. `progress(row)` after each round."""
-    for item in _session(run, store, workers, device):
-        if isinstance(item, Result):
-            return item
-        if progress:
-            progress(item)
+    with contextlib.closing(_session(run, store, workers, device)) as session:
+        for item in session:
+            if isinstance(item, Result):
+                return item
+            if progress:
+                progress(item)
     raise Failure("the run ended without a result")
 
 
@@ -271,6 +260,7 @@ def sweep(
     """Train many runs, side by side while there are as many as workers -> {run id: digest}."""
     runs = list({run.id: run for run in runs}.values())
     workers = count_workers(workers)
+    _check_all(runs, store, pick_device(device))
     if len(runs) < workers or pick_device(device) != "cpu":
         digests = {}
         for run in runs:
@@ -285,6 +275,17 @@ def sweep(
     finally:
         executor.close()
     return dict(zip((run.id for run in runs), digests, strict=True))
+
+
+def _check_all(runs: Sequence[Run], store, device: str) -> None:
+    """Make every partition and model that is not finished yet, so that nothing is trained if one cannot be."""
+    needed = {}
+    for run in runs:
+        if not (Path(store) / run.id / "result.json").exists():
+            parts = (run.data, run.split, run.clients, run.samples, run.share, run.seed, run.personal)
+            needed[(*parts, run.model, run.batch)] = run
+    for run in needed.values():
+        Worker(run, device)
 
 
 @functools.cache

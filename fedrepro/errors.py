@@ -35,5 +35,5 @@ def parse_options(field: str, text: str, defaults: dict) -> tuple[str, dict]:
         try:
             options[key] = kind(value)
         except ValueError:
-            raise bad(f"{field} option {key}", value, f"a {kind.__name__}") from None
+            raise bad(f"{field} option {key}", value, "a whole number" if kind is int else "a number") from None
     return name, options

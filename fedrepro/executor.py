@@ -110,7 +110,7 @@ def _serve(context, pipe, inbox: Arena, outbox: Arena, inherited) -> None:
         try:
             name, *parcel = pipe.recv()
             task = inbox.load(*parcel, copy=False)
-        except EOFError:
+        except (EOFError, OSError):  # closed, or reset because an answer of ours was never read
             return
         try:
             answer = (True, *outbox.dump(getattr(context, name)(*task)))

@@ -84,10 +84,24 @@ class Worker:
             self.model = models.build(
                 run.model, classes=self.data.classes, channels=self.data.channels, size=self.data.size
             )
+        self._try_model()
         self.model.to(self.device, memory_format=torch.channels_last)
         self.leaves = list(self.model.parameters())
         self.params, self.buffers = values_of(self.model)
         self._frozen: list[tuple[nn.Module, Tree, Tree]] = []
+        if run.personal:
+            self.test_parts  # noqa: B018 - a split that cannot be made is said before anything is written
+
+    def _try_model(self) -> None:
+        """The smallest batch there will be, through a copy of the model in training mode."""
+        size = min(self.run.batch, int(self.parts.sizes.min()))
+        try:
+            with torch.no_grad():
+                copy.deepcopy(self.model).train()(self.data.batch(self.data.train_x[:1].expand(size, -1, -1, -1)))
+        except (RuntimeError, ValueError) as error:
+            raise bad(
+                "model", self.run.model, f"one that takes {self.run.data} in batches of {size} ({error})"
+            ) from None
 
     @cached_property
     def test_parts(self) -> Partition:

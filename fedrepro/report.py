@@ -215,6 +215,8 @@ def _seeds(given, default: list[int]) -> list[int]:
         if given < 1:
             raise bad("seeds", given, "a number of seeds from 1, or a list of seeds")
         return list(range(given))
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise bad("seeds", given, "a number of seeds from 1, or a list of seeds")
     return list(given)
 
 

@@ -11,6 +11,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import pickle
@@ -73,6 +74,17 @@ def rich(value):
 
 def save_tensors(path: Path, value) -> None:
     write_atomically(path, lambda f: torch.save(plain(value), f))
+
+
+def digest(weights: Tree, buffers: Tree, rows: list[dict]) -> str:
+    sha = hashlib.sha256()
+    for tree in (weights, buffers):
+        for name in sorted(tree):
+            sha.update(name.encode())
+            sha.update(tree[name].detach().cpu().contiguous().numpy().tobytes())
+    for row in rows:
+        sha.update(repr((row["accuracy"], row["loss"])).encode())
+    return sha.hexdigest()
 
 
 def damaged(path: Path, why: str) -> BadInput:
@@ -191,10 +203,8 @@ class Store:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def result(self) -> tuple[dict, dict]:
-        """(summary, weights) of a finished run, whose files must still give the digest they were written with."""
-        from fedrepro.engine import digest
-
+    def result(self) -> tuple[dict, list[dict], dict]:
+        """(summary, rows, weights) of a finished run, whose files must still give the digest it was written with."""
         (summary, rows), weights = read_result(self.path), load_tensors(self.path / "weights.pt")
         try:
             found = digest(weights["w"], weights["b"], rows)
@@ -202,7 +212,7 @@ class Store:
             found = None
         if found != summary["digest"]:
             raise damaged(self.path / "weights.pt", "with rounds.csv it no longer gives the digest of result.json")
-        return summary, weights
+        return summary, rows, weights
 
     def resume(self) -> dict | None:
         file = self.path / "checkpoint.pt"

@@ -145,7 +145,7 @@ def test_synthetic_can_be_learned_and_difficulty_makes_it_harder(shape):
         ("digits:size=3", "substitute_for"),
         ("synthetic:size", "size=16"),
         ("synthetic:size=4", "data option size: 4 is not valid; allowed: 8 to 256"),
-        ("synthetic:size=big", "a int"),
+        ("synthetic:size=big", "a whole number"),
         ("synthetic:difficulty=nan", "0.0 to 1.0"),
         ("synthetic:classes=1", "2 to 1000"),
         ("synthetic:classes=20,train=10", "at least one image a class, 20"),

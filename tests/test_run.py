@@ -68,7 +68,7 @@ def test_every_bad_value_is_named(field, value, allowed):
         ({"max_delay": 3}, r"max_delay: 3 .* delay and max_delay go together"),
         ({"clients": 10**6, "samples": 10**6}, r"samples: 1000000 .* at most 100 for 1000000 clients"),
         ({"data": "synthetic:size=2"}, r"data option size: 2 .* 8 to 256"),
-        ({"data": "synthetic:train=many"}, r"data option train: 'many' .* a int"),
+        ({"data": "synthetic:train=many"}, r"data option train: 'many' .* a whole number"),
         ({"data": "synthetic:difficulty=nan"}, r"data option difficulty: nan .* 0.0 to 1.0"),
         ({"model": "small:norm=layer"}, r"model option norm: 'layer' .* batch, group, none"),
         ({"model": "small:groups=3"}, r"model option groups: 3 .* 1, 2, 4"),

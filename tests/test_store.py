@@ -92,6 +92,17 @@ def test_errors_cross_the_process_border():
         executor.map("fail", [(3,)])
 
 
+def test_workers_end_silently_when_their_answer_is_not_wanted(capfd):  # Ctrl-C between two results
+    executor = Processes(Context(), 1)
+    slot = executor._slots[0]
+    executor._send(slot, "double", [(Tree(a=torch.ones(3)), 1)], 0, [0])
+    assert slot["pipe"].poll(20)
+    slot["task"] = None
+    executor.close()
+    assert slot["process"].exitcode == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_a_task_that_always_kills_its_worker_is_given_up(capfd):
     with pytest.raises(Failure, match="died 3 times"):
         Processes(Context(), 1).map("die", [()])

@@ -61,9 +61,11 @@ def _parse(text: str) -> tuple[str, dict]:
     for key, value in options.items():
         if isinstance(allowed[key], tuple):
             choose(f"model option {key}", value, allowed[key])
-    if options["proj"] < 0 or (options["proj"] and model == "squeezenet"):
+    if not 0 <= options["proj"] <= 10_000 or (options["proj"] and model == "squeezenet"):
         raise bad(
-            "model option proj", options["proj"], "0 (none), or a width; only 0 for squeezenet, it ends in a conv"
+            "model option proj",
+            options["proj"],
+            "0 (none), or a width to 10000; only 0 for squeezenet, it ends in a conv",
         )
     groups = options.get("groups", 1)
     if groups not in (1, 2, 4, 8, 16, 32):
