@@ -21,9 +21,10 @@ setup: $(STAMP) ## make .venv and install the locked packages
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "fedrepro needs Python 3.11 or newer; say which: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar=on -q -r requirements.lock
-	$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps -e .
+	@echo "setting up $(VENV) from requirements.lock: a minute or two, some hundred MB ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -r requirements.lock
+	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps -e .
 	@touch $@
 
 reproduce: reproduce-fedbr ## every paper, one after the other

@@ -1,7 +1,7 @@
 """reproduce/<paper>/<table>.toml -> Table: the runs behind a table or figure, the paper's numbers, the claims.
 
 Parsed strictly: an unknown key, a value no field takes, a reported cell that no run produces is an error that
-names the file and the key. docs in CONTRIBUTING.md ("Add a table").
+names the file and the key.
 """
 
 import csv

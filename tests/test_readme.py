@@ -1,0 +1,55 @@
+"""What the README says works: its Python runs, its commands exist, its make targets exist."""
+
+import re
+import shlex
+
+import pytest
+
+from fedrepro import spec
+from fedrepro.cli import main, parser
+
+README = (spec.HOME / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.S)
+COMMANDS = [line.split("#")[0].strip() for kind, block in BLOCKS if not kind for line in block.splitlines()]
+
+
+def test_the_python_example(capsys):
+    (example,) = [block for kind, block in BLOCKS if kind == "python"]
+    exec(compile(example, "README.md", "exec"), {})
+    assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("fedrepro ")])
+def test_commands(command, tmp_path, monkeypatch, capsys):
+    words = shlex.split(command)[1:]
+    args = parser().parse_args(words)
+    if args.command in ("methods", "data", "papers"):
+        assert main(words) == 0
+    elif args.command in ("run", "sweep"):
+        monkeypatch.chdir(tmp_path)
+        assert main([*words, "--rounds", "1", "--epochs", "1", "--workers", "1"]) == 0
+        assert re.search(r"accuracy", capsys.readouterr().out)
+
+
+def test_make_targets_and_options():
+    makefile = (spec.HOME / "Makefile").read_text()
+    lines = [c for c in COMMANDS if c.startswith("make ")]
+    assert {"make reproduce-fedbr", "make test"} <= set(lines)
+    for line in lines:
+        _, target, *variables = line.split()
+        assert re.search(rf"^{target}:", makefile, re.M), target
+        for variable in variables:
+            name, _, value = variable.partition("=")
+            assert f"$({name})" in makefile or f"$(if $({name})" in makefile
+            if name == "TABLE":
+                spec.find(f"fedbr/{value}")
+
+
+def test_ci_runs_the_readmes_test_command():
+    assert "make test" in (spec.HOME / ".ci/run").read_text()
+
+
+def test_every_paper_has_its_make_target():
+    makefile = (spec.HOME / "Makefile").read_text()
+    for paper in spec.papers():
+        assert re.search(rf"^reproduce-{paper}:", makefile, re.M)
