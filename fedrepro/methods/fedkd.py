@@ -1,0 +1,31 @@
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrepro.methods.fedavg import FedAvg, Local, hp
+
+
+@dataclass(frozen=True)
+class FedKD(FedAvg):
+    """FedAvg+KD (Hinton et al. 2015, as FedMLB's Table 2 uses it): distillation from the received global model.
+
+    Not the FedKD of Wu et al. 2022. FedMLB states neither lam nor temperature. BatchNorm statistics are averaged;
+    the frozen teacher uses the batch's and does not change its own.
+    """
+
+    lam: float = hp(1.0)
+    temperature: float = hp(1.0, low=1e-6)
+
+    def loss(self, k: Local, x, y, out):
+        with torch.no_grad():
+            target = k.teacher("fedkd", k.start, k.start_buffers)(x)
+        kl = divergence(target, out, self.temperature)
+        return super().loss(k, x, y, out) + self.lam * self.temperature**2 * kl
+
+
+def divergence(target: Tensor, out: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(softmax(target / T) || softmax(out / T)), the mean over the batch."""
+    p, q = F.log_softmax(target / temperature, 1), F.log_softmax(out / temperature, 1)
+    return F.kl_div(q, p, reduction="batchmean", log_target=True)
