@@ -30,6 +30,8 @@ def _note(study, figure) -> None:
     """Every figure says what it is: scale, data, seeds."""
     data = sorted({cell.run(study.seeds[0]).data.partition(":")[0] for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
+    if study.values["value"].isna().any():
+        text += "  ·  a missing point or bar: target not reached"
     figure.text(0.01, -0.02, text, fontsize="x-small", color="0.35", ha="left", va="top")
 
 

@@ -255,7 +255,7 @@ def _measure(table: pd.DataFrame, measure: dict) -> float:
 def _with_interval(mean: float, half: float | None) -> str:
     if np.isnan(mean):
         return "not reached"
-    return f"{mean:.4g}" if half is None or np.isnan(half) else f"{mean:.4g} ± {half:.2g}"
+    return f"{mean:.4g}" if half is None or np.isnan(half) else f"{mean:.4g} ± {half:.3g}"
 
 
 def _wrapped(table: pd.DataFrame):

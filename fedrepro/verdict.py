@@ -44,7 +44,7 @@ def conclude(effects: list[tuple[str, list[float]]]) -> dict:
             evidence.append(f"{what}: {mean:+.4g} (one seed)")
         else:
             signs.append(0 if abs(mean) <= half else int(np.sign(mean)))
-            evidence.append(f"{what}: {mean:+.4g} ± {half:.2g}")
+            evidence.append(f"{what}: {mean:+.3g} ± {half:.3g}")
     verdict = "contradicted" if -1 in signs else "reproduced" if all(s == 1 for s in signs) else "inconclusive"
     return {"verdict": verdict, "evidence": "; ".join(evidence)}
 
@@ -66,7 +66,7 @@ def _best(claim, values, axes, sign, _):
     for place, table in _pivot(values, claim["axis"], axes):
         rivals = [str(r) for r in claim.get("among", [c for c in table if c != winner])]
         if winner in table:
-            effects += [(f"{place} {winner} − {rival}".strip(), list(sign * (table[winner] - table[rival])))
+            effects += [(f"{place} {_minus(winner, rival, sign)}".strip(), list(sign * (table[winner] - table[rival])))
                         for rival in rivals if rival in table]  # fmt: skip
     return effects
 
@@ -91,8 +91,14 @@ def _compare(claim, values, axes, sign, _):
     for pair in claim["pairs"]:
         a, b = _cell(values, pair["better"]), _cell(values, pair["worse"])
         if len(a) and len(b):
-            effects.append((f"{_name(pair['better'])} − {_name(pair['worse'])}", list((sign * (a - b)).dropna())))
+            what = _minus(_name(pair["better"]), _name(pair["worse"]), sign)
+            effects.append((what, list((sign * (a - b)).dropna())))
     return effects
+
+
+def _minus(better: str, worse: str, sign: float) -> str:
+    """The difference that is positive where the claim holds: of costs, the other one's minus the winner's."""
+    return f"{better} − {worse}" if sign > 0 else f"{worse} − {better}"
 
 
 def _name(labels: dict) -> str:

@@ -37,6 +37,12 @@ def test_paired_by_seed():
     assert verdict(BEST, NOISY) == "inconclusive"
 
 
+def test_evidence_of_a_cost_is_positive_where_the_claim_holds():
+    found = judge({**BEST, "winner": "B"}, CLEAR, "reduced", AXES, "lower", ())
+    assert found["verdict"] == "reproduced"
+    assert "0 A − B: +0.01" in found["evidence"]
+
+
 def test_one_seed_never_reproduces():
     one = CLEAR[CLEAR["seed"] == 0]
     assert verdict(BEST, one) == "inconclusive"
@@ -45,7 +51,7 @@ def test_one_seed_never_reproduces():
 def test_interval_by_hand():
     # differences 1, 2, 3: mean 2, s = 1, t(0.975, 2) = 4.3027, half-width 4.3027 / sqrt(3) = 2.484
     found = conclude([("d", [1.0, 2.0, 3.0])])
-    assert found == {"verdict": "inconclusive", "evidence": "d: +2 ± 2.5"}
+    assert found == {"verdict": "inconclusive", "evidence": "d: +2 ± 2.48"}
     # differences 2, 2.5, 3: s = 0.5, half-width 1.242 < 2.5
     assert conclude([("d", [2.0, 2.5, 3.0])])["verdict"] == "reproduced"
 
