@@ -87,7 +87,7 @@ class Federation:
         started = time.perf_counter()
         self.t += 1
         t, run = self.t, self.run
-        r = Round(t, run, self.fleet.participants(t))
+        r = Round(t, run, self.method.invite(self.fleet.participants(t), self.fleet.limited))
         self.server = self.method.plan(self.server, r)
 
         messages = [self.method.broadcast(self.server, cid, r) for cid in r.participants]
@@ -120,7 +120,7 @@ class Federation:
 
         scores = self._test(r)
         row = {
-            "round": t, **scores, "train_loss": sum(losses) / len(losses), **row,
+            "round": t, **scores, "train_loss": sum(losses) / len(losses) if losses else float("nan"), **row,
             **self.method.columns(self.server, r), "sim_time": self.clock, "wall_time": time.perf_counter() - started,
         }  # fmt: skip
         self.rows.append(row)
@@ -134,12 +134,10 @@ class Federation:
         total = len(self.worker.data.test_y)
         batches, parts = -(-total // TEST_BATCH), self.executor.workers
         cuts = [batches * i // parts for i in range(parts + 1)]
-        tasks = [
-            (self.server["w"], self.server["b"], range(low, high))
-            for low, high in itertools.pairwise(cuts)
-            if low < high
-        ]
+        models = self.method.tested(self.server, lambda cid: self.clients.get(cid) or {}, r)
+        tasks = [(*model, range(low, high)) for model in models for low, high in itertools.pairwise(cuts) if low < high]
         scores = [score for part in self.executor.map("test", tasks) for score in part]
+        total *= max(len(models), 1)
         result = {"accuracy": sum(s[0] for s in scores) / total, "loss": sum(s[1] for s in scores) / total}
         if self.run.personal:
             result["personal_accuracy"] = self._test_personally(r)
@@ -148,6 +146,8 @@ class Federation:
     def _test_personally(self, r: Round) -> float:
         """Mean over clients of the accuracy of each one's model on its own test split."""
         cids = r.participants if self.run.personal == "selected" else range(self.run.clients)
+        if not cids:
+            return float("nan")
         tasks = [(*self.method.personal(self.server, self.clients.get(cid) or {}, cid), cid) for cid in cids]
         return sum(right / number for right, number in self.executor.map("test_client", tasks)) / len(cids)
 

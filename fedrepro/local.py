@@ -1,5 +1,6 @@
 """One client's visit, and testing: all that a worker process does. It keeps nothing between two tasks."""
 
+import contextlib
 import copy
 from functools import cached_property
 
@@ -86,7 +87,7 @@ class Worker:
             )
         self._try_model()
         self.model.to(self.device, memory_format=torch.channels_last)
-        self.leaves = list(self.model.parameters())
+        self.leaves = dict(self.model.named_parameters())
         self.params, self.buffers = values_of(self.model)
         self._frozen: list[tuple[nn.Module, Tree, Tree]] = []
         if run.personal:
@@ -155,18 +156,30 @@ class Worker:
             if state is None:
                 k.client = method.client_init(k)
             k.steps = method.steps(k)
-            loss = self._train(k, indices)
+            with self._only(method.trained(k)) as names:
+                loss = self._train(k, indices, names)
             sent, kept = method.finish(k)
         return sent, kept, loss, k.n
 
-    def _train(self, k: Local, indices: Tensor) -> float:
+    @contextlib.contextmanager
+    def _only(self, names: list[str] | None):
+        """Gradients for these parameters only, so that autograd stops where the last of them is reached."""
+        trained = set(self.params if names is None else names)
+        for name, leaf in self.leaves.items():
+            leaf.requires_grad_(name in trained)
+        try:
+            yield [name for name in self.leaves if name in trained]
+        finally:
+            self.model.requires_grad_(True)
+
+    def _train(self, k: Local, indices: Tensor, names: list[str]) -> float:
         run, method, model = self.run, self.method, self.model.train()
-        names, params = list(k.params), k.params.tensors
+        leaves, params = [self.leaves[name] for name in names], [k.params[name] for name in names]
         velocity, total = None, torch.zeros((), device=self.device)
         for x, y in self.batches(k, indices):
             k.taps = []
             loss = method.loss(k, x, y, model(x, taps=k.taps))
-            k.grads = Tree(zip(names, torch.autograd.grad(loss, self.leaves), strict=True))
+            k.grads = Tree(zip(names, torch.autograd.grad(loss, leaves), strict=True))
             total += loss.detach()
             method.correct(k)
             grads = k.grads.tensors

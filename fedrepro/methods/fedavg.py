@@ -1,7 +1,7 @@
 """FedAvg, and the hooks every other method changes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -68,6 +68,10 @@ class FedAvg:
         """`model` holds the initial weights; "w" and "b" are already in the server's state."""
         return {}
 
+    def invite(self, drawn: list[int], limited: Callable[[int], bool]) -> list[int]:
+        """Which of the clients drawn take part; `limited(cid)` says whether a device is computing-limited."""
+        return drawn
+
     def plan(self, server: State, r: Round) -> State:
         """What the server decides before a round's broadcast."""
         return server
@@ -87,6 +91,10 @@ class FedAvg:
         """How many local steps this client takes."""
         return k.full_steps
 
+    def trained(self, k: Local) -> list[str] | None:
+        """The parameters this client trains; None is all. The backward pass skips the others."""
+        return None
+
     def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         return F.cross_entropy(out, y)
 
@@ -104,6 +112,10 @@ class FedAvg:
     def columns(self, server: State, r: Round) -> dict[str, float]:
         """Further columns of the round's row: a paper's analytic costs, what a bandit chose."""
         return {}
+
+    def tested(self, server: State, client: Callable[[int], State], r: Round) -> list[tuple[Tree, Tree]]:
+        """The models (weights, BatchNorm statistics) whose mean accuracy on the whole test set is the run's."""
+        return [(server["w"], server["b"])]
 
     def personal(self, server: State, client: State, cid: int) -> tuple[Tree, Tree]:
         """The (weights, BatchNorm statistics) that are tested for this client."""
