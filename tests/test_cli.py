@@ -46,7 +46,7 @@ def says(line: str, expected: str) -> bool:
 
 
 BAD = {  # arguments after "run": what the one line says
-    "--method nope": "method: 'nope'...allowed: fedadam, fedavg",
+    "--method nope": "method: 'nope'...allowed:...fedavg, fedavgm",
     "--method fedavgm+fedadam": "method: 'fedavgm+fedadam'...cannot be stacked...'aggregate'",
     "--method fedprox --hp nu=1": "hp.nu: ...'nu'...allowed: mu, partial",
     "--method fedprox --hp mu": "--hp: 'mu'...allowed: NAME=VALUE",
@@ -130,7 +130,7 @@ SWEEPS = {
     "--vary hp.nu 1 2": "hp.nu...allowed: none",
     "--vary seed 0 --vary seed 1": "--vary: 'seed'...allowed: each field once",
     "--vary lr 0.1 -1": "lr: -1...allowed: a number in (0,",
-    "--vary method fedavg nope": "method: 'nope'...allowed: fedadam",
+    "--vary method fedavg nope": "method: 'nope'...allowed:...fedavg, fedavgm",
     "--vary split iid shards:11": "split: 'shards:11'...allowed: at most 10 shards",
     "--vary model lenet squeezenet": "squeezenet...allowed: images of at least",
     "--vary seed 0 1 --device nope": "device: 'nope'...allowed: auto",

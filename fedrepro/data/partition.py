@@ -108,7 +108,7 @@ def partition(
         counts = torch.full((clients,), samples or most)
         if samples and samples > total:
             raise bad("samples", samples, f"at most the {total} samples there are")
-        return Partition(pool[_draw(total, counts, generator)].int(), _offsets(counts))
+        return Partition(_draw(pool, counts, generator), _offsets(counts))
     if kind == "writers":
         owner = _by_writer(writers[pool], clients, samples, generator)
         return _collect(pool[owner >= 0], owner[owner >= 0], clients)
@@ -183,22 +183,22 @@ def _collect(indices: Tensor, owner: Tensor, clients: int) -> Partition:
     return Partition(order, _offsets(owner.bincount(minlength=clients)))
 
 
-def _draw(size: int, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """counts[i] distinct numbers below `size` for each client i in turn.
+def _draw(members: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
+    """counts[i] distinct members for each client i in turn, as int32: a hundred thousand clients need many.
 
-    They come from one permutation after another: no number is used again before all have been used.
+    They come from one permutation after another: no member is used again before all have been used.
     """
-    ends, total = counts.cumsum(0), int(counts.sum())
-    turns, held = [], torch.zeros(size, dtype=torch.bool)
+    size, ends, total = len(members), counts.cumsum(0), int(counts.sum())
+    drawn, held = torch.empty(total, dtype=torch.int32), torch.zeros(size, dtype=torch.bool)
     for start in range(0, total, size):
         turn = torch.randperm(size, generator=generator)
         turn = turn[held[turn].int().argsort(stable=True)] if held.any() else turn
-        turns.append(turn)
         end = start + size
+        drawn[start:end] = members[turn[: total - start]]
         if end < total:  # what the client at the seam holds of this permutation comes last in the next one
             seam = torch.searchsorted(ends, end, right=True)
             held.zero_()[turn[size - (end - int(ends[seam] - counts[seam])) :]] = True
-    return torch.cat(turns)[:total] if turns else torch.empty(0, dtype=torch.int64)
+    return drawn
 
 
 def _deal(pool: Tensor, label: Tensor, counts: Tensor, generator: torch.Generator) -> Partition:
@@ -206,7 +206,7 @@ def _deal(pool: Tensor, label: Tensor, counts: Tensor, generator: torch.Generato
     clients, indices, owner = torch.arange(len(counts)), [], []
     for c, column in enumerate(counts.T):
         members = pool[label == c]
-        indices.append(members[_draw(len(members), column, generator)])
+        indices.append(_draw(members, column, generator))
         owner.append(clients.repeat_interleave(column))
     return _collect(torch.cat(indices), torch.cat(owner), len(counts))
 
