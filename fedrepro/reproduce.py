@@ -10,7 +10,7 @@ from fedrepro import spec
 from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
 from fedrepro.report import Study, markdown, results_folder
-from fedrepro.store import write_atomically
+from fedrepro.store import read_result, write_atomically, write_json
 
 
 def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
@@ -64,14 +64,16 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
         cwd=str(notebook(study).parent), config=Config(KernelManager={"transport": "ipc"}),
     )  # fmt: skip
     executed = nbformat.read(target, as_version=4)
-    _flatten_progress(executed)
+    _tidy(executed)
     nbformat.write(executed, target)
     page, _ = HTMLExporter(template_name="classic").from_notebook_node(executed)
     target.with_suffix(".html").write_text(page)
 
 
-def _flatten_progress(executed) -> None:
-    """Of a progress bar only what stood there last: what a carriage return overwrote is dropped."""
+def _tidy(executed) -> None:
+    """No paths of this machine, and of a progress bar only what stood there last."""
+    for key in ("input_path", "output_path"):
+        executed.metadata.papermill.pop(key, None)
     for cell in executed.cells:
         for output in cell.get("outputs", []):
             if output.output_type == "stream":
@@ -139,9 +141,16 @@ def _summary(studies: list[Study], failures: list[str]) -> None:
         folder = studies[0].folder
         if len(studies) == len(spec.tables(studies[0].table.paper)):  # the page is of the whole paper
             write_atomically(folder / "README.md", lambda f: f.write(markdown(studies).encode()))
+            write_json(folder / "runs.json", _records(studies))
         print(f"results in {folder.relative_to(Path.cwd()) if _below() else folder}")
     if failures:
         print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
+
+
+def _records(studies: list[Study]) -> dict[str, dict]:
+    """What stands behind every run id: description, digest, data, commit, versions, machine."""
+    ids = {run.id for study in studies for run in study.runs()}
+    return {run_id: read_result(studies[0].store / run_id)[0] for run_id in sorted(ids)}
 
 
 def _below() -> bool:

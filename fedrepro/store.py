@@ -41,6 +41,7 @@ os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_locks
 def write_atomically(path: Path, write: Callable) -> None:
     """`write(file)` into a temporary neighbour, fsync, rename; the old file stays whole until then."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.fchmod(handle, 0o644)  # mkstemp's files are for their owner only
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
