@@ -176,10 +176,10 @@ def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict
     workers, device = count_workers(workers), pick_device(device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    worker = Worker(run, device)  # before the store, so that a run that cannot be made writes nothing
-    folder = Store(store, run) if store is not None else None
-    executor = clients = None
+    folder = executor = clients = None
     try:
+        worker = Worker(run, device)  # before the store, so that a run that cannot be made writes nothing
+        folder = Store(store, run) if store is not None else None
         if folder and folder.finished:
             result = _finished(run, folder)
             yield from result.rows
@@ -226,9 +226,8 @@ def _finished(run: Run, folder: Store) -> Result:
 
 def rounds(run: Run, *, store=None, workers: int | None = None, device: str = "auto") -> Iterator[dict]:
     """train() as a generator: one row a round, for live plots. Close it to stop; a store lets it go on later."""
-    for item in _session(run, store, workers, device):
-        if not isinstance(item, Result):
-            yield item
+    with contextlib.closing(_session(run, store, workers, device)) as session:
+        yield from (item for item in session if not isinstance(item, Result))
 
 
 def train(

@@ -67,26 +67,12 @@ def _panels(study, measures: list[str] | None) -> tuple[plt.Figure, dict[str, pl
     return figure, dict(zip(names, axes.flat, strict=False))
 
 
-def over(study, x: str, measures: list[str] | None = None, hue: str | None = None):
-    """Each measure over an axis: points with 95% intervals, one panel a measure."""
+def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, draw):
+    """`draw(values, panel)` for each measure; labels with units, one legend, the note."""
     style()
     figure, panels = _panels(study, measures)
     for name, place in panels.items():
-        shown = study.values[study.values["measure"] == name]
-        sns.pointplot(
-            shown,
-            x=x,
-            y="value",
-            hue=hue,
-            order=study.axes[x],
-            hue_order=study.axes[hue] if hue else None,
-            dodge=0.25 if hue and len(study.axes[hue]) > 1 else False,
-            markers=list("os^DvPX")[: len(study.axes[hue])] if hue else "o",
-            linestyles="-" if hue is None else ["-"] * len(study.axes[hue]),
-            ax=place,
-            errorbar=interval if len(study.seeds) > 1 else None,
-            capsize=0.08,
-        )
+        draw(study.values[study.values["measure"] == name], place)
         unit = study.measures[name].get("unit", "")
         place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name)
     if hue:
@@ -95,36 +81,31 @@ def over(study, x: str, measures: list[str] | None = None, hue: str | None = Non
         figure.tight_layout()
     _note(study, figure)
     return figure
+
+
+def over(study, x: str, measures: list[str] | None = None, hue: str | None = None):
+    """Each measure over an axis: points with 95% intervals, one panel a measure."""
+    groups = len(study.axes[hue]) if hue else 1
+
+    def draw(values, place):
+        sns.pointplot(values, x=x, y="value", hue=hue, order=study.axes[x], hue_order=study.axes[hue] if hue else None,
+                      dodge=0.25 if groups > 1 else False, markers=list("os^DvPX")[:groups] if hue else "o",
+                      linestyles=["-"] * groups if hue else "-", ax=place, capsize=0.08,
+                      errorbar=interval if len(study.seeds) > 1 else None)  # fmt: skip
+
+    return _by_measure(study, x, measures, hue, draw)
 
 
 def bars(study, x: str, measures: list[str] | None = None, hue: str | None = None):
     """Each measure as bars over an axis; a bar that is missing did not reach its target."""
-    style()
-    figure, panels = _panels(study, measures)
-    for name, place in panels.items():
-        shown = study.values[study.values["measure"] == name]
-        sns.barplot(
-            shown,
-            x=x,
-            y="value",
-            hue=hue or x,
-            order=study.axes[x],
-            hue_order=study.axes[hue or x],
-            legend=bool(hue),
-            ax=place,
-            errorbar=interval if len(study.seeds) > 1 else None,
-            capsize=0.15,
-        )
-        unit = study.measures[name].get("unit", "")
-        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name)
-        for tick in place.get_xticklabels():
-            tick.set(rotation=25, ha="right")
-    if hue:
-        _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
-    else:
-        figure.tight_layout()
-    _note(study, figure)
-    return figure
+
+    def draw(values, place):
+        sns.barplot(values, x=x, y="value", hue=hue or x, order=study.axes[x], hue_order=study.axes[hue or x],
+                    legend=bool(hue), ax=place, errorbar=interval if len(study.seeds) > 1 else None,
+                    capsize=0.15)  # fmt: skip
+        place.tick_params(axis="x", rotation=25)
+
+    return _by_measure(study, x, measures, hue, draw)
 
 
 def heat(study, measure: str, rows: str, columns: str):
