@@ -18,6 +18,7 @@ MIB = {"bytes", "paper_bytes"}
 def style() -> None:
     """Colour-blind safe, and large enough for a projector."""
     sns.set_theme(style="whitegrid", context="talk", font_scale=0.75, palette="colorblind")
+    plt.rcParams["svg.hashsalt"] = "fedrepro"  # the same figure is the same file
 
 
 def interval(values) -> tuple[float, float]:
