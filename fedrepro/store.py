@@ -172,6 +172,8 @@ class Store:
             raise BadInput(f"store: {str(root)!r} is not a folder that can be written ({why})") from None
         self._wait()
         self._check()
+        if self.finished:
+            self._tidy()  # it may have been killed after its result and before this
         self._saved_at, self._cost, self.safe = time.monotonic(), 0.0, 0
 
     def _wait(self) -> None:
@@ -245,6 +247,9 @@ class Store:
             self._rows(rows)
             save_tensors(self.path / "weights.pt", weights)
             write_json(self.path / "result.json", summary)
+        self._tidy()
+
+    def _tidy(self) -> None:
         (self.path / "checkpoint.pt").unlink(missing_ok=True)
         shutil.rmtree(self.path / "clients", ignore_errors=True)
 

@@ -148,14 +148,25 @@ def test_kill_9_at_random_moments_and_resume(small, tmp_path, trainer, method, s
     started = time.perf_counter()
     whole = train(run, workers=1)
     length = time.perf_counter() - started
-    for _ in range(12):
-        if trainer(method, seed, tmp_path, kill_after=moments.uniform(0, length)):
+    for n in range(12):
+        if trainer(method, seed, tmp_path, kill_after=moments.uniform(0, length if n else length / 4)):
             break
         kills += 1
     assert kills
     assert trainer(method, seed, tmp_path)
     same(whole, train(run, store=tmp_path, workers=1))
     left = {p.name for p in (tmp_path / run.id).iterdir() if not p.name.startswith(".")}
+    assert left == {"lock", "run.json", "rounds.csv", "weights.pt", "result.json"}
+
+
+def test_a_kill_between_the_result_and_the_tidying_leaves_nothing(small, tmp_path):
+    run = small(method="scaffold", rounds=2)
+    whole = train(run, store=tmp_path, workers=1)
+    (tmp_path / run.id / "checkpoint.pt").write_bytes(b"left")
+    (tmp_path / run.id / "clients").mkdir()
+    (tmp_path / run.id / "clients" / "0-1.pt").write_bytes(b"left")
+    same(whole, train(run, store=tmp_path, workers=1))
+    left = {p.name for p in (tmp_path / run.id).iterdir()}
     assert left == {"lock", "run.json", "rounds.csv", "weights.pt", "result.json"}
 
 
