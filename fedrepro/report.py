@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedrepro import metrics, spec, verdict
+from fedrepro.cost import visit_flops
 from fedrepro.engine import sweep
 from fedrepro.errors import BadInput, bad
 from fedrepro.store import read_result, write_atomically
@@ -78,8 +79,14 @@ class Study:
                 else:
                     table["paper_bytes"] = table["bytes"]
                 table["ema_accuracy"] = metrics.ema(table["accuracy"].ffill().bfill().tolist())
+                if self._needs_flops:
+                    table["flops"] = visit_flops(run) * run.per_round * table["round"]
                 frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
+
+    @property
+    def _needs_flops(self) -> bool:
+        return any("flops" in (m["column"], m.get("spend")) for m in self.measures.values())
 
     @cached_property
     def values(self) -> pd.DataFrame:
@@ -103,14 +110,16 @@ class Study:
         """reported | measured mean and 95% interval over seeds | scale, data, seeds, run ids."""
         reported = {}
         for row in self.table.reported_rows():
-            reported[(row["measure"], *(row.get(axis) for axis in self.axes))] = row["value"]
+            reported[(row["measure"], *(row.get(axis) for axis in self.axes))] = row["value"], row["censored"]
         lines = []
         data = {tuple(cell.labels.values()): cell.run(self.seeds[0]).data for cell in self.cells}
         for key, group in self.values.groupby(["measure", *self.axes], sort=False):
             mean, half = metrics.mean_interval(group["value"].dropna().tolist() or [float("nan")])
+            value, censored = _lookup(reported, key)
             lines.append({
                 "measure": key[0], **dict(zip(self.axes, key[1:], strict=True)),
-                "reported": _lookup(reported, key), "measured": mean, "interval": half, "seeds": len(group),
+                "reported": value, "reported_more": censored, "measured": mean, "interval": half,
+                "not_reached": int(group["value"].isna().sum()), "seeds": len(group),
                 "unit": group["unit"].iloc[0], "scale": self.scale, "data": data[key[1:]],
                 "runs": " ".join(group["run"]),
             })  # fmt: skip
@@ -119,10 +128,24 @@ class Study:
     def readable(self) -> pd.DataFrame:
         """The summary as a person reads it: the paper's number beside ours, with its interval over seeds."""
         table = self.summary()
-        table["measured"] = [_with_interval(m, h) for m, h in zip(table["measured"], table["interval"], strict=True)]
-        table["reported"] = ["" if pd.isna(v) else f"{v:.4g}" for v in table["reported"]]
+        table["measured"] = [self._measured(row) for row in table.to_dict("records")]
+        table["reported"] = ["" if pd.isna(v) else f"{v:.4g}" + "+" * more
+                             for v, more in zip(table["reported"], table["reported_more"], strict=True)]  # fmt: skip
         names = {"reported": "paper (its scale)", "measured": f"ours ({self.scale})"}
-        return table.drop(columns=["interval", "runs", "scale"]).rename(columns=names)
+        dropped = ["interval", "reported_more", "not_reached", "runs", "scale"]
+        return table.drop(columns=dropped).rename(columns=names)
+
+    def _measured(self, row: dict) -> str:
+        """`0.5 ± 0.01`; a target that seeds missed says so, in rounds by the papers' notation "1000+"."""
+        half = row["interval"]
+        text = f"{row['measured']:.4g}" + ("" if half is None or np.isnan(half) else f" ± {half:.3g}")
+        if not row["not_reached"]:
+            return text
+        in_rounds = self.measures[row["measure"]]["column"] == "round"
+        missed = metrics.format_rounds(None, self.cells[0].run(0).rounds) if in_rounds else "not reached"
+        if row["not_reached"] == row["seeds"]:
+            return missed
+        return f"{text}; {missed} with {row['not_reached']} of {row['seeds']} seeds"
 
     @property
     def caption(self) -> str:
@@ -159,10 +182,11 @@ class Study:
     def run_ids(self) -> pd.DataFrame:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
 
-    def save(self, figure=None) -> None:
-        """CSV of values, summary and verdicts, and the figure as PNG and SVG, under results/<scale>/<paper>/."""
+    def save(self, figure=None, **more: pd.DataFrame) -> None:
+        """CSV of values, summary, verdicts and `more`, the figure as PNG and SVG, under results/<scale>/<paper>/."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for suffix, table in (("", self.summary()), ("_values", self.values), ("_verdicts", self.verdicts())):
+        named = {"values": self.values, "verdicts": self.verdicts(), **{f"more_{name}": t for name, t in more.items()}}
+        for suffix, table in {"": self.summary(), **{f"_{name}": t for name, t in named.items()}}.items():
             text = table.to_csv(index=False, float_format="%.10g").encode()
             write_atomically(self.folder / f"{self.table.name}{suffix}.csv", lambda f, text=text: f.write(text))
         if figure is not None:
@@ -195,12 +219,22 @@ def markdown(studies: list[Study]) -> str:
         command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={len(study.seeds)} TABLE={name}"
         claims["verdict"] = [f"{MARKS[v]} {v}" for v in claims["verdict"]]
         lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", "", study.caption, "",
-                  _markdown_table(study.readable()), "", f"![{study.table.title}]({name}.png)", "",
+                  _markdown_table(study.readable()), "", *_more_tables(study),
+                  f"![{study.table.title}]({name}.png)", "",
                   _markdown_table(claims[["claim", "the paper says", "verdict", "evidence"]]), ""]  # fmt: skip
         new = [d for d in study.table.deviation if d not in shown]
         shown += new
         lines += [f"- {d['what']}: {d['why']}" + (f" ({d['erratum']})" if d.get("erratum") else "") for d in new]
     return "\n".join(lines) + "\n"
+
+
+def _more_tables(study: Study) -> list[str]:
+    """What the notebook saved beside the summary, such as averages over groups of cells."""
+    lines = []
+    for file in sorted(study.folder.glob(f"{study.table.name}_more_*.csv")):
+        table = pd.read_csv(file, dtype={0: str}).round(4).fillna("")
+        lines += [file.stem.split("_more_")[1].replace("_", " ") + ":", "", _markdown_table(table), ""]
+    return lines
 
 
 def _markdown_table(table: pd.DataFrame) -> str:
@@ -226,11 +260,11 @@ def _forget(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _lookup(reported: dict, key: tuple) -> float:
+def _lookup(reported: dict, key: tuple) -> tuple[float, bool]:
     for place, value in reported.items():
         if place[0] == key[0] and all(a is None or a == b for a, b in zip(place[1:], key[1:], strict=True)):
             return value
-    return float("nan")
+    return float("nan"), False
 
 
 def _measure(table: pd.DataFrame, measure: dict) -> float:
@@ -244,18 +278,14 @@ def _measure(table: pd.DataFrame, measure: dict) -> float:
     if kind == "at_round":
         return float(column[table["round"] <= measure["round"]].dropna().iloc[-1]) * times
     if kind == "to_target":
-        reached = table["accuracy"] >= measure["target"]
+        reached = table[measure.get("of", "accuracy")] >= measure["target"]
         return float(column[reached].iloc[0]) * times if reached.any() else float("nan")
     if kind == "within_budget":
         inside = table[table[measure["spend"]] * times <= measure["budget"]]
         return float(inside[measure["column"]].dropna().max()) if len(inside) else float("nan")
+    if kind == "stability":
+        return metrics.stability(column[table["round"] > table["round"].max() - measure["window"]].dropna()) * times
     raise BadInput(f"measure: unknown kind {kind!r}")
-
-
-def _with_interval(mean: float, half: float | None) -> str:
-    if np.isnan(mean):
-        return "not reached"
-    return f"{mean:.4g}" if half is None or np.isnan(half) else f"{mean:.4g} ± {half:.3g}"
 
 
 def _wrapped(table: pd.DataFrame):

@@ -24,6 +24,7 @@ MEASURE_KINDS = {  # kind: options it needs
     "to_target": {"column", "target"},
     "within_budget": {"column", "budget"},
     "total": {"column"},
+    "stability": {"column", "window"},
 }
 CLAIM_KINDS = {  # kind: options it needs
     "best": {"axis", "winner"},
@@ -107,7 +108,7 @@ class Table:
         return {m["name"]: {**m, **changes.get(m["name"], {})} for m in self.measure}
 
     def reported_rows(self) -> list[dict]:
-        """The paper's numbers: labels by axis, the measure's name, the value in the measure's unit."""
+        """The paper's numbers: labels by axis, the measure's name, the value in the measure's unit, "1000+" or not."""
         rows = []
         for block in self.reported:
             path = self.path.parent / "reported" / block["file"]
@@ -122,7 +123,8 @@ class Table:
                 labels = {axis: _number_label(line[column]) for axis, column in block["columns"].items()}
                 labels |= block.get("fixed", {})
                 value = float(line["value"]) * block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
-                rows.append({**labels, "measure": block["measure"], "value": value, "note": line.get("note", "")})
+                censored = line.get("censored") == "true"  # the paper's "1000+"
+                rows.append({**labels, "measure": block["measure"], "value": value, "censored": censored})
         return rows
 
     def claims(self) -> list[dict]:
@@ -238,8 +240,9 @@ def _check(table: Table) -> None:
         if kind not in MEASURE_KINDS:
             raise table.fail(f"measure {measure.get('name')!r}.kind", f"{kind!r} is none of {', '.join(MEASURE_KINDS)}")
         _keys(table, f"measure {measure.get('name')!r}.", measure,
-              {"name", "kind", "unit", "times", "target", "budget", "round", "column", "spend", "better"},
-              {"name", *(MEASURE_KINDS[kind] - {"target", "budget", "round"})})  # fmt: skip
+              {"name", "kind", "unit", "times", "target", "of", "budget", "round", "window", "column", "spend",
+               "better"},
+              {"name", *(MEASURE_KINDS[kind] - {"target", "budget", "round", "window"})})  # fmt: skip
     names = {measure["name"] for measure in table.measure}
     for scale in SCALES:
         _keys(table, f"scale.{scale}.", table.at(scale), SCALE_KEYS)
@@ -275,7 +278,9 @@ def _check_claims(table: Table, names: set[str]) -> None:
         if "measure" in claim and claim["measure"] not in names:
             raise table.fail(f"{where}measure", f"{claim['measure']!r} is none of {', '.join(names)}")
         places = [claim.get(key, {}) for key in ("where", "of", "over")]
-        places += [pair.get(side, {}) for pair in claim.get("pairs", []) for side in ("better", "worse")]
+        for pair in claim.get("pairs", []):
+            _keys(table, f"{where}pairs.", pair, {"better", "worse", "what"}, ("better", "worse"))
+            places += [pair["better"], pair["worse"]]
         for place in places:
             for axis, labels in place.items():
                 for label in labels if isinstance(labels, list) else [labels]:

@@ -91,7 +91,7 @@ def _compare(claim, values, axes, sign, _):
     for pair in claim["pairs"]:
         a, b = _cell(values, pair["better"]), _cell(values, pair["worse"])
         if len(a) and len(b):
-            what = _minus(_name(pair["better"]), _name(pair["worse"]), sign)
+            what = pair.get("what") or _minus(_name(pair["better"]), _name(pair["worse"]), sign)
             effects.append((what, list((sign * (a - b)).dropna())))
     return effects
 
@@ -152,7 +152,7 @@ def _absolute(claim, values, axes, sign, reported):
     effects = []
     for row in reported:
         labels = {k: v for k, v in row.items() if k in axes}
-        if row["measure"] != claim["measure"]:
+        if row["measure"] != claim["measure"] or row["censored"]:
             continue
         got = _cell(values, labels)
         if len(got):

@@ -127,9 +127,12 @@ def test_measures_by_hand():
         ({"kind": "to_target", "column": "round", "target": 0.35}, 4),
         ({"kind": "within_budget", "column": "accuracy", "spend": "bytes", "budget": 35}, 0.3),
         ({"kind": "total", "column": "bytes", "times": 0.5}, 20),
+        ({"kind": "stability", "column": "accuracy", "window": 2}, 100.0),  # 20% and 40%: ±10 around 30
     ]:
         assert _measure(table, measure) == pytest.approx(expected), measure
     assert pd.isna(_measure(table, {"kind": "to_target", "column": "bytes", "target": 0.9}))
+    smooth = table.assign(ema_accuracy=[0.1, 0.12, 0.13, 0.16])
+    assert _measure(smooth, {"kind": "to_target", "column": "round", "target": 0.13, "of": "ema_accuracy"}) == 3
     assert pd.isna(_measure(table, {"kind": "within_budget", "column": "accuracy", "spend": "bytes", "budget": 5}))
 
 

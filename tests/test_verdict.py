@@ -104,12 +104,14 @@ def test_comparisons_and_lists_of_labels():
 
 def test_absolute_numbers_only_at_paper_scale():
     claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": 0.02, "where": {"method": "A", "level": "0"}}
-    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.51}]
+    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.51, "censored": False}]
     assert verdict(claim, CLEAR, "cpu", reported=reported) == NOT_TESTABLE
     assert verdict(claim, CLEAR, "paper", reported=reported) == "inconclusive"  # 0.01, 0.02, 0.01 inside, n = 3
     assert verdict({**claim, "tolerance": 0.1}, CLEAR, "paper", reported=reported) == "reproduced"
     reported[0]["value"] = 0.9
     assert verdict(claim, CLEAR, "paper", reported=reported) == "contradicted"
+    reported[0]["censored"] = True  # "1000+" is no number to be near to
+    assert verdict(claim, CLEAR, "paper", reported=reported) == NOT_TESTABLE
 
 
 @pytest.mark.parametrize("claim", [{**BEST, "winner": "C"}, {"id": "x", "kind": "untestable", "why": "because"}])

@@ -1,0 +1,32 @@
+"""FLOPs of a visit, by hand and as differences."""
+
+import pytest
+
+from fedrepro.cost import visit_flops
+
+STEPS, BATCH = 3, 40
+
+
+def lenet_forward() -> tuple[int, int]:
+    """(all, first convolution) on a batch of 8x8 digits: two for each multiplication and addition."""
+    conv1 = 2 * BATCH * 8 * 8 * 6 * 25
+    conv2 = 2 * BATCH * 4 * 4 * 16 * 6 * 25
+    dense = 2 * BATCH * (64 * 120 + 120 * 84 + 84 * 10)
+    return conv1 + conv2 + dense, conv1
+
+
+def test_lenet_by_hand(small):
+    """Backward is twice forward, but for the gradient of the images, which nobody asks for."""
+    forward, first = lenet_forward()
+    assert visit_flops(small(steps=STEPS, epochs=None)) == STEPS * (3 * forward - first)
+
+
+@pytest.mark.parametrize(("method", "passes"), [("fedprox", 0), ("feddyn", 0), ("fedkd", 1), ("fedntd", 1)])
+def test_a_teacher_costs_a_forward_pass(small, method, passes):
+    forward, _ = lenet_forward()
+    extra = visit_flops(small(method=method, steps=STEPS, epochs=None)) - visit_flops(small(steps=STEPS, epochs=None))
+    assert extra == STEPS * passes * forward
+
+
+def test_seeds_and_rounds_do_not_matter(small):
+    assert visit_flops(small()) == visit_flops(small(seed=7, rounds=9)) < visit_flops(small(epochs=2))
