@@ -5,16 +5,19 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PROCS  ?= 2
 SCALE  ?= reduced
+PAPERS := $(notdir $(wildcard reproduce/*))
 
 # $(call reproduce,PAPER); SCALE, SEEDS, WORKERS, TABLE and FRESH=1 come from the command line
 reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS)) \
   $(if $(WORKERS),--workers $(WORKERS)) $(if $(TABLE),--table $(TABLE)) $(if $(FRESH),--fresh)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-notebooks lint bench reproduce reproduce-fedbr clean
+.PHONY: help setup test test-notebooks lint bench reproduce $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@for paper in $(PAPERS); do echo "reproduce-$$paper	its tables, figures and verdicts (SCALE=reduced SEEDS= WORKERS= TABLE= FRESH=1)"; done \
+	  | expand -t 18
 
 setup: $(STAMP) ## make .venv and install the locked packages
 
@@ -27,10 +30,10 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps -e .
 	@touch $@
 
-reproduce: reproduce-fedbr ## every paper, one after the other
+reproduce: $(PAPERS:%=reproduce-%) ## every paper, one after the other
 
-reproduce-fedbr: setup ## FedBR's tables, figures and verdicts (SCALE=reduced SEEDS= WORKERS= TABLE= FRESH=1)
-	$(call reproduce,fedbr)
+$(PAPERS:%=reproduce-%): reproduce-%: setup
+	$(call reproduce,$*)
 
 test: setup lint ## run the whole test suite (no download needed)
 	$(BIN)/python -m pytest -n $(PROCS) $(ARGS)

@@ -1,6 +1,7 @@
 """What the README says works: its Python runs, its commands exist, its make targets exist."""
 
 import re
+import subprocess
 import shlex
 
 import pytest
@@ -31,13 +32,20 @@ def test_commands(command, tmp_path, monkeypatch, capsys):
         assert re.search(r"accuracy", capsys.readouterr().out)
 
 
+def make(*arguments: str) -> str:
+    """What `make` would do."""
+    done = subprocess.run(["make", "-n", *arguments], cwd=spec.HOME, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_make_targets_and_options():
     makefile = (spec.HOME / "Makefile").read_text()
     lines = [c for c in COMMANDS if c.startswith("make ")]
     assert {"make reproduce-fedbr", "make test"} <= set(lines)
     for line in lines:
         _, target, *variables = line.split()
-        assert re.search(rf"^{target}:", makefile, re.M), target
+        assert make(target)
         for variable in variables:
             name, _, value = variable.partition("=")
             assert f"$({name})" in makefile or f"$(if $({name})" in makefile
@@ -50,6 +58,5 @@ def test_ci_runs_the_readmes_test_command():
 
 
 def test_every_paper_has_its_make_target():
-    makefile = (spec.HOME / "Makefile").read_text()
     for paper in spec.papers():
-        assert re.search(rf"^reproduce-{paper}:", makefile, re.M)
+        assert f"fedrepro reproduce {paper} --scale smoke" in make(f"reproduce-{paper}", "SCALE=smoke")
