@@ -109,6 +109,37 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
     return _by_measure(study, x, measures, hue, draw)
 
 
+def against(study, x: str, y: str, hue: str = "method"):
+    """One measure against another, a line for each label of `hue`; whiskers are 95% intervals over seeds."""
+    style()
+    wide = study.values.pivot_table(index=[*study.axes, "seed"], columns="measure", values="value").reset_index()
+    figure, place = plt.subplots(figsize=(8, 4.8))
+    for i, label in enumerate(study.axes[hue]):
+        rows = wide[wide[hue] == label].groupby([a for a in study.axes if a != hue], sort=False)
+        points = [(part[x].mean(), *mean_interval(part[y])) for _, part in rows]
+        across, mean, half = zip(*sorted(points, key=lambda p: p[0]), strict=True)
+        place.errorbar(across, mean, yerr=[h or 0 for h in half], label=label, marker="os^DvPX"[i % 7], capsize=4)
+    unit = study.measures[x].get("unit", "")
+    place.set(xlabel=f"{x} ({unit})" if unit else x, ylabel=y)
+    _one_legend(figure, [place], study.table.axis[hue].get("label", hue))
+    _note(study, figure)
+    return figure
+
+
+def spread(study, measure: str, axis: str, group, hue, labels: tuple[str, str]):
+    """A point for every label of `axis`, in columns by group(label), coloured by hue(label); the line is their mean."""
+    style()
+    values = study.values[study.values["measure"] == measure].groupby(axis, sort=False)["value"].mean().reset_index()
+    values["group"], values["hue"] = values[axis].map(group), values[axis].map(hue)
+    figure, place = plt.subplots(figsize=(8, 4.8))
+    sns.swarmplot(values, x="group", y="value", hue="hue", size=9, palette="viridis", ax=place)
+    sns.pointplot(values, x="group", y="value", color="0.4", errorbar=None, markers="_", linestyles="--", ax=place)
+    place.set(xlabel=labels[0], ylabel=measure)
+    _one_legend(figure, [place], labels[1])
+    _note(study, figure)
+    return figure
+
+
 def heat(study, measure: str, rows: str, columns: str):
     """Mean over seeds of a measure on two axes; our values left, the paper's right where it gives them."""
     style()

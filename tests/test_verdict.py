@@ -102,6 +102,29 @@ def test_comparisons_and_lists_of_labels():
     assert verdict({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}, CLEAR) == "reproduced"
 
 
+def test_a_comparison_does_not_leave_out_missed_targets():
+    missed = CLEAR.copy()
+    missed.loc[(missed["method"] == "A") & (missed["level"] == "9") & (missed["seed"] == 1), "value"] = float("nan")
+    pairs = [{"better": {"method": "B"}, "worse": {"method": "A"}}]
+    found = judge({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}, missed, "cpu", AXES, "lower", [])
+    assert found == {"verdict": "inconclusive", "evidence": "A − B: target not reached with 1 of 3 seeds"}
+
+
+def test_a_margin_says_gains_little():
+    pairs = [{"better": {"method": "B", "level": "0"}, "worse": {"method": "A", "level": "0"}, "what": "B − A"}]
+    claim = {"id": "x", "kind": "compare", "measure": "m", "pairs": pairs, "margin": 0.2}
+    assert verdict(claim, CLEAR) == "reproduced"
+    assert judge(claim, CLEAR, "cpu", AXES, "higher", [])["evidence"].startswith("B − A + 0.2")
+
+
+def test_ratio():
+    claim = {"id": "x", "kind": "ratio", "measure": "m", "of": {"method": "A", "level": "0"},
+             "over": {"method": "A", "level": "0"}, "ratio": 1.0, "tolerance": 0.01}  # fmt: skip
+    assert verdict(claim, CLEAR) == "reproduced"
+    assert verdict({**claim, "ratio": 1.5}, CLEAR) == "contradicted"
+    assert verdict({**claim, "of": {"method": "C"}}, CLEAR) == NOT_TESTABLE
+
+
 def test_absolute_numbers_only_at_paper_scale():
     claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": 0.02, "where": {"method": "A", "level": "0"}}
     reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.51, "censored": False}]
