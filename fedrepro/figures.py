@@ -27,11 +27,11 @@ def interval(values) -> tuple[float, float]:
     return mean - (half or 0), mean + (half or 0)
 
 
-def _note(study, figure) -> None:
+def _note(study, figure, measures: list[str] | None = None) -> None:
     """Every figure says what it is: scale, data, seeds."""
     data = sorted({cell.run(study.seeds[0]).data.partition(":")[0] for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
-    if study.values["value"].isna().any():
+    if study.values[study.values["measure"].isin(measures or [])]["value"].isna().any():
         text += "  ·  a missing point or bar: target not reached"
     figure.text(0.01, -0.02, text, fontsize="x-small", color="0.35", ha="left", va="top")
 
@@ -80,7 +80,7 @@ def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, draw
         _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
     else:
         figure.tight_layout()
-    _note(study, figure)
+    _note(study, figure, list(panels))
     return figure
 
 
@@ -104,7 +104,7 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
         sns.barplot(values, x=x, y="value", hue=hue or x, order=study.axes[x], hue_order=study.axes[hue or x],
                     legend=bool(hue), ax=place, errorbar=interval if len(study.seeds) > 1 else None,
                     capsize=0.15)  # fmt: skip
-        place.tick_params(axis="x", rotation=25)
+        plt.setp(place.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
 
     return _by_measure(study, x, measures, hue, draw)
 
@@ -132,7 +132,8 @@ def spread(study, measure: str, axis: str, group, hue, labels: tuple[str, str]):
     values = study.values[study.values["measure"] == measure].groupby(axis, sort=False)["value"].mean().reset_index()
     values["group"], values["hue"] = values[axis].map(group), values[axis].map(hue)
     figure, place = plt.subplots(figsize=(8, 4.8))
-    sns.swarmplot(values, x="group", y="value", hue="hue", size=9, palette="viridis", ax=place)
+    sns.swarmplot(values, x="group", y="value", hue="hue", hue_order=sorted(values["hue"].unique()), size=9,
+                  palette="viridis", ax=place)  # fmt: skip
     sns.pointplot(values, x="group", y="value", color="0.4", errorbar=None, markers="_", linestyles="--", ax=place)
     place.set(xlabel=labels[0], ylabel=measure)
     _one_legend(figure, [place], labels[1])
