@@ -145,3 +145,27 @@ def test_bad_requests():
         Study(TABLES[0], "smoke", 0)
     with pytest.raises(BadInput, match="paper: 'fedbx'"):
         spec.tables("fedbx")
+
+
+@pytest.mark.parametrize("scale", spec.SCALES)
+def test_fedmlb_is_one_run_in_all_its_tables(scale):
+    """All paths, weights (1, 1) and temperature 1 are the FedMLB of Tables 1, 2 and 4; weights (0, 0) are FedAvg."""
+
+    def run_id(table, **labels):
+        cells = [c for c in spec.find(f"fedmlb/{table}").cells(scale) if labels.items() <= c.labels.items()]
+        assert len(cells) == 1
+        return cells[0].run(0).id
+
+    place = {"dataset": "CIFAR-100", "setting": "moderate"}
+    fedmlb = run_id("table1_server_optimizers", server="FedMLB", **place)
+    assert fedmlb == run_id("table2_local_objectives", method="FedMLB", setting="moderate")
+    assert fedmlb == run_id("table3_local_iterations", method="FedMLB", iterations="K")
+    assert fedmlb == run_id("table4_pathway_direction", method="FedMLB_L->G", setting="moderate")
+    assert fedmlb == run_id("table5_6_pathways", paths="1;2;3;4;5")
+    assert fedmlb == run_id("table7_loss_weights", lambda1="1", lambda2="1")
+    assert fedmlb == run_id("table8_temperature", split="Dir(0.3)", temperature="1")
+    if scale != "cpu":  # Table 9 has fewer rounds there
+        assert fedmlb == run_id("table9_backbones", method="FedMLB", backbone="ResNet-18")
+    fedavg = run_id("table1_server_optimizers", server="FedAvg", **place)
+    assert fedavg == run_id("table7_loss_weights", lambda1="0", lambda2="0")
+    assert fedavg == run_id("table2_local_objectives", method="FedAvg", setting="moderate") != fedmlb
