@@ -21,6 +21,7 @@ MEASURE_KINDS = {  # kind: options it needs
     "best": {"column"},
     "mean": {"column"},
     "at_round": {"column", "round"},
+    "gain": {"column", "round"},
     "to_target": {"column", "target"},
     "within_budget": {"column", "budget"},
     "total": {"column"},
@@ -33,6 +34,7 @@ CLAIM_KINDS = {  # kind: options it needs
     "gap_trend": {"axis", "direction", "of", "over"},
     "near": {"axis", "winner", "margin"},
     "absolute": {"tolerance"},
+    "sum": {"axis", "total", "parts", "margin"},
     "untestable": {"why"},
 }
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
@@ -272,7 +274,7 @@ def _check_claims(table: Table, names: set[str]) -> None:
         where, kind = f"claim {claim.get('id')}.", claim.get("kind")
         if kind not in CLAIM_KINDS:
             raise table.fail(f"{where}kind", f"{kind!r} is none of {', '.join(CLAIM_KINDS)}")
-        every = {"id", "kind", "measure", "where", "note", "among", *CLAIM_KINDS[kind]}
+        every = {"id", "kind", "measure", "where", "note", "among", "any_scale", *CLAIM_KINDS[kind]}
         needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
         _keys(table, where, claim, every, needed)
         if "measure" in claim and claim["measure"] not in names:
@@ -285,8 +287,8 @@ def _check_claims(table: Table, names: set[str]) -> None:
             for axis, labels in place.items():
                 for label in labels if isinstance(labels, list) else [labels]:
                     _known_label(table, where, axis, label)
-        if "winner" in claim:
-            _known_label(table, f"{where}winner", claim["axis"], claim["winner"])
+        for label in [*(claim[key] for key in ("winner", "total") if key in claim), *claim.get("parts", [])]:
+            _known_label(table, where, claim["axis"], label)
 
 
 def _known_label(table: Table, where: str, axis: str, label: str) -> None:
