@@ -1,5 +1,7 @@
 """The figures of a study, with seaborn: lines over rounds, bars and lines over an axis, heat maps."""
 
+import itertools
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
@@ -36,10 +38,15 @@ def _note(study, figure, measures: list[str] | None = None) -> None:
     figure.text(0.01, -0.02, text, fontsize="x-small", color="0.35", ha="left", va="top")
 
 
-def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None):
-    """Mean over seeds of a column along rounds, time or traffic; the band is the 95% interval."""
+def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None, **where: str):
+    """Mean over seeds of a column along rounds, time or traffic; the band is the 95% interval.
+
+    `where` keeps one place of an axis: model="CNN".
+    """
     style()
     table = study.rounds.copy()
+    for axis, label in where.items():
+        table = table[table[axis] == label]
     for column in MIB & {x, y}:
         table[column] /= 2**20
     columns = study.axes[col] if col else [None]
@@ -141,24 +148,49 @@ def spread(study, measure: str, axis: str, group, hue, labels: tuple[str, str]):
     return figure
 
 
-def heat(study, measure: str, rows: str, columns: str):
-    """Mean over seeds of a measure on two axes; our values left, the paper's right where it gives them."""
+def heat(study, measure: str, rows: str | list[str], columns: str, by_row=False, mark_best=False, fmt: str = ".3f"):
+    """Mean over seeds of a measure on two axes (`rows` may be several): ours, and the paper's where it gives them.
+
+    `by_row` shades by the rank within a row, panel below panel; `mark_best` frames the paper's best cell of each row.
+    """
     style()
-    ours = study.values[study.values["measure"] == measure]
-    ours = ours.pivot_table(index=rows, columns=columns, values="value").reindex(study.axes[rows])[study.axes[columns]]
-    theirs = pd.DataFrame([r for r in study.table.reported_rows() if r["measure"] == measure])
-    panels = [(f"ours ({study.scale})", ours)]
-    if len(theirs):
-        theirs = theirs.pivot_table(index=rows, columns=columns, values="value")
-        panels.append(("the paper (its own scale)", theirs))
-    figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.8), squeeze=False)
-    for place, (title, table) in zip(axes[0], panels, strict=True):
-        sns.heatmap(table.astype(float), annot=True, fmt=".3f", cmap="viridis", ax=place, cbar=False)
+    keys = [rows] if isinstance(rows, str) else rows
+
+    def grid(values: pd.DataFrame, axes: dict) -> pd.DataFrame:
+        order = [" ".join(place) for place in itertools.product(*(axes[key] for key in keys))]
+        values = values[values["measure"] == measure].assign(row=lambda v: v[keys].agg(" ".join, axis=1))
+        table = values.pivot_table(index="row", columns=columns, values="value").astype(float)
+        return table.reindex([row for row in order if row in table.index])[[c for c in axes[columns] if c in table]]
+
+    panels = {f"ours ({study.scale})": grid(study.values, study.axes)}
+    if any(row["measure"] == measure for row in study.table.reported_rows()):
+        theirs = grid(pd.DataFrame(study.table.reported_rows()), study.table.choices("paper"))
+        panels["the paper (its own scale)"] = theirs
+    heights = [1.6 + 0.5 * len(table) for table in panels.values()]
+    if by_row:
+        figure, axes = plt.subplots(len(panels), 1, figsize=(11, sum(heights)), squeeze=False, height_ratios=heights)
+    else:
+        figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.8), squeeze=False)
+    for place, (title, table) in zip(axes.flat, panels.items(), strict=True):
+        sns.heatmap(table.rank(axis=1, pct=True) if by_row else table, annot=table, fmt=fmt, cmap="viridis", ax=place,
+                    cbar=False)  # fmt: skip
         place.set(title=title, xlabel=study.table.axis[columns].get("label", columns),
-                  ylabel=study.table.axis[rows].get("label", rows))  # fmt: skip
+                  ylabel=" and ".join(study.table.axis[key].get("label", key) for key in keys))  # fmt: skip
+        if by_row:
+            place.tick_params(axis="y", rotation=0)
+        if mark_best:
+            _frame(place, table, theirs.idxmax(axis=1))
     figure.tight_layout()
     _note(study, figure)
     return figure
+
+
+def _frame(place, table: pd.DataFrame, cells: pd.Series) -> None:
+    """A red frame around one cell of each row, where the table has it."""
+    for row, column in cells.items():
+        if row in table.index and column in table:
+            corner = (table.columns.get_loc(column), table.index.get_loc(row))
+            place.add_patch(plt.Rectangle(corner, 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
 
 
 def split(study, clients: int = 12):

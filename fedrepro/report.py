@@ -293,6 +293,8 @@ def _measure(table: pd.DataFrame, measure: dict) -> float:
         return float(getattr(column, "max" if kind == "best" else kind)()) * times
     if kind == "at_round":
         return float(column[table["round"] <= measure["round"]].dropna().iloc[-1]) * times
+    if kind == "gain":  # from that round to the last
+        return _measure(table, {**measure, "kind": "final"}) - _measure(table, {**measure, "kind": "at_round"})
     if kind == "to_target":
         reached = table[measure.get("of", "accuracy")] >= measure["target"]
         return float(column[reached].iloc[0]) * times if reached.any() else float("nan")

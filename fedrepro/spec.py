@@ -22,6 +22,7 @@ MEASURE_KINDS = {  # kind: options it needs
     "best": {"column"},
     "mean": {"column"},
     "at_round": {"column", "round"},
+    "gain": {"column", "round"},
     "to_target": {"column", "target"},
     "within_budget": {"column", "budget"},
     "total": {"column"},
@@ -35,6 +36,7 @@ CLAIM_KINDS = {  # kind: options it needs
     "near": {"axis", "winner", "margin"},
     "ratio": {"of", "over", "ratio", "tolerance"},
     "absolute": {"tolerance"},
+    "sum": {"axis", "total", "parts", "margin"},
     "untestable": {"why"},
 }
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
@@ -301,7 +303,7 @@ def _check_claims(table: Table, names: set[str]) -> None:
         where, kind = f"claim {claim.get('id')}.", claim.get("kind")
         if kind not in CLAIM_KINDS:
             raise table.fail(f"{where}kind", f"{kind!r} is none of {', '.join(CLAIM_KINDS)}")
-        every = {"id", "kind", "measure", "where", "note", "among", "margin", *CLAIM_KINDS[kind]}
+        every = {"id", "kind", "measure", "where", "note", "among", "margin", "any_scale", *CLAIM_KINDS[kind]}
         needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
         _keys(table, where, claim, every, needed)
         if "measure" in claim and claim["measure"] not in names:
@@ -314,8 +316,8 @@ def _check_claims(table: Table, names: set[str]) -> None:
             for axis, labels in place.items():
                 for label in labels if isinstance(labels, list) else [labels]:
                     _known_label(table, where, axis, label)
-        if "winner" in claim:
-            _known_label(table, f"{where}winner", claim["axis"], claim["winner"])
+        for label in [*(claim[key] for key in ("winner", "total") if key in claim), *claim.get("parts", [])]:
+            _known_label(table, where, claim["axis"], label)
 
 
 def _known_label(table: Table, where: str, axis: str, label: str) -> None:

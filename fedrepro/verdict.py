@@ -18,11 +18,11 @@ def judge(claim: dict, values: pd.DataFrame, scale: str, axes: dict[str, list[st
     """`values`: columns of the axes' labels, seed, value of the claim's measure -> verdict and evidence."""
     if claim["kind"] == "untestable":
         return {"verdict": NOT_TESTABLE, "evidence": claim["why"]}
-    if claim["kind"] == "absolute" and scale != "paper":
+    if claim["kind"] == "absolute" and scale != "paper" and not claim.get("any_scale"):
         return {"verdict": NOT_TESTABLE, "evidence": "an absolute number, judged at paper scale only"}
     values = _select(values, claim.get("where", {}))
     kind = {"best": _best, "near": _near, "compare": _compare, "trend": _trend, "gap_trend": _gap_trend,
-            "ratio": _ratio, "absolute": _absolute}[claim["kind"]]  # fmt: skip
+            "ratio": _ratio, "sum": _sum, "absolute": _absolute}[claim["kind"]]  # fmt: skip
     effects = kind(claim, values, axes, -1.0 if better == "lower" else 1.0, reported)
     if not effects:
         return {"verdict": NOT_TESTABLE, "evidence": f"the {scale} scale does not have these cells"}
@@ -92,6 +92,17 @@ def _ratio(claim, values, axes, sign, _):
     names = f"{_name(claim['of'])} / {_name(claim['over'])}"
     what = f"{names} = {quotient.mean():.4g}, tolerance − |that − {claim['ratio']:g}|"
     return [(what, list(claim["tolerance"] - (quotient - claim["ratio"]).abs()))]
+
+
+def _sum(claim, values, axes, sign, _):
+    """Holds where one place is the sum of others: margin − |total − parts|."""
+    effects, parts = [], [str(part) for part in claim["parts"]]
+    for place, table in _pivot(values, claim["axis"], axes):
+        if {claim["total"], *parts} <= set(table):
+            off = (table[claim["total"]] - sum(table[part] for part in parts)).abs()
+            effects.append((f"{place} margin {claim['margin']:g} − |{claim['total']} − {' − '.join(parts)}|".strip(),
+                            list(claim["margin"] - off)))  # fmt: skip
+    return effects
 
 
 def _cell(values: pd.DataFrame, labels: dict) -> pd.Series:

@@ -43,6 +43,22 @@ def test_evidence_of_a_cost_is_positive_where_the_claim_holds():
     assert "0 A − B: +0.01" in found["evidence"]
 
 
+def test_one_place_is_the_sum_of_others():
+    table = values([[2.0, 2.2]] * 3, [[1.0, 1.1]] * 3)
+    claim = {"id": "x", "kind": "sum", "axis": "method", "total": "A", "parts": ["B", "B"], "margin": 1e-6}
+    assert verdict(claim, table) == "reproduced"
+    assert verdict({**claim, "parts": ["B"]}, table) == "contradicted"
+    assert verdict({**claim, "total": "C"}, table) == NOT_TESTABLE
+
+
+def test_an_absolute_number_that_does_not_depend_on_the_scale():
+    claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": 0.1, "where": {"method": "A", "level": "0"}}
+    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.52, "censored": False}]
+    assert verdict(claim, CLEAR, reported=reported) == NOT_TESTABLE
+    assert verdict({**claim, "any_scale": True}, CLEAR, reported=reported) == "reproduced"
+    assert verdict({**claim, "any_scale": True, "tolerance": 0.001}, CLEAR, reported=reported) != "reproduced"
+
+
 def test_one_seed_never_reproduces():
     one = CLEAR[CLEAR["seed"] == 0]
     assert verdict(BEST, one) == "inconclusive"
