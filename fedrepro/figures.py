@@ -84,15 +84,13 @@ def _panels(study, measures: list[str] | None, col: str | None) -> tuple[plt.Fig
     return figure, dict(zip(panels, axes.flat, strict=False))
 
 
-def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col: str | None, draw, log=()):
+def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col: str | None, draw):
     """`draw(values, panel)` for each measure (and label of `col`); labels with units, one legend, the note."""
     style()
     figure, panels = _panels(study, measures, col)
     for (name, label), place in panels.items():
         values = study.values[study.values["measure"] == name]
         draw(values[values[col] == label] if col else values, place)
-        if name in log:
-            place.set_yscale("log")
         unit = study.measures[name].get("unit", "")
         place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name,
                   title=_titled(study, col, label) if col else "")  # fmt: skip
@@ -117,17 +115,16 @@ def over(study, x: str, measures: list[str] | None = None, hue: str | None = Non
     return _by_measure(study, x, measures, hue, col, draw)
 
 
-def bars(study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | None = None,
-         log: list[str] | None = None):  # fmt: skip
-    """Each measure as bars over an axis, those in `log` on a logarithmic scale; a missing bar: target not reached."""
+def bars(study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | None = None):
+    """Each measure as bars over an axis; a bar that is missing did not reach its target."""
 
     def draw(values, place):
         sns.barplot(values, x=x, y="value", hue=hue or x, order=study.axes[x], hue_order=study.axes[hue or x],
                     legend=bool(hue), ax=place, errorbar=interval if len(study.seeds) > 1 else None,
                     capsize=0.15)  # fmt: skip
-        place.tick_params(axis="x", rotation=25)
+        plt.setp(place.get_xticklabels(), rotation=25, ha="right", rotation_mode="anchor")
 
-    return _by_measure(study, x, measures, hue, col, draw, log or ())
+    return _by_measure(study, x, measures, hue, col, draw)
 
 
 def heat(study, measure: str, rows: str, columns: str):
