@@ -17,10 +17,7 @@ from fedrepro.run import Run
 from fedrepro.tree import Tree
 
 TEST_BATCH = 500
-BY_BATCH = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.modules.dropout._DropoutNd,
-)  # in training they change from batch to batch
+BY_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # their output changes with the batch
 
 
 class Local:
