@@ -38,7 +38,8 @@ def _note(study, figure, measures: list[str] | None = None) -> None:
     figure.text(0.01, -0.02, text, fontsize="x-small", color="0.35", ha="left", va="top")
 
 
-def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None, **where: str):
+def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None,
+           row: str | None = None, **where: str):  # fmt: skip
     """Mean over seeds of a column along rounds, time or traffic; the band is the 95% interval.
 
     `where` keeps one place of an axis: model="CNN".
@@ -49,50 +50,65 @@ def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", co
         table = table[table[axis] == label]
     for column in MIB & {x, y}:
         table[column] /= 2**20
-    columns = study.axes[col] if col else [None]
-    figure, axes = plt.subplots(1, len(columns), figsize=(1.5 + 6 * len(columns), 4.6), squeeze=False, sharey=True)
+    columns, rows = (study.axes[axis] if axis else [None] for axis in (col, row))
+    figure, axes = plt.subplots(len(rows), len(columns), figsize=(1.5 + 6 * len(columns), 4.6 * len(rows)),
+                                squeeze=False, sharey=True)  # fmt: skip
     many = len(study.seeds) > 1 and x == "round"
-    for place, label in zip(axes[0], columns, strict=True):
-        shown = table[table[col] == label] if col else table
+    for place, labels in zip(axes.flat, itertools.product(rows, columns), strict=True):
+        shown, title = table, []
+        for axis, label in zip((row, col), labels, strict=True):
+            if axis:
+                shown = shown[shown[axis] == label]
+                title.append(_titled(study, axis, label))
         sns.lineplot(shown, x=x, y=y, hue=hue, style=hue, dashes=True, hue_order=study.axes[hue],
                      style_order=study.axes[hue], ax=place, errorbar=interval if many else None,
                      units=None if x == "round" else "seed", estimator="mean" if x == "round" else None)  # fmt: skip
-        place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=label or "")
+        place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=", ".join(title))
         place.xaxis.get_major_locator().set_params(integer=x == "round")
-    _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue))
+    _one_legend(figure, list(axes.flat), study.table.axis[hue].get("label", hue))
     _note(study, figure)
     return figure
 
 
-def _panels(study, measures: list[str] | None) -> tuple[plt.Figure, dict[str, plt.Axes]]:
-    """A figure with a panel for each measure, at most three in a row."""
-    names = measures or list(study.measures)
-    columns = min(len(names), 3)
-    rows = -(-len(names) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(1.5 + 5 * columns, 4.4 * rows), squeeze=False)
-    for unused in axes.flat[len(names) :]:
+def _titled(study, axis: str, label: str) -> str:
+    """Numbers need their axis's name beside them."""
+    number = label.replace(".", "", 1).isdigit()
+    return f"{study.table.axis[axis].get('label', axis)} = {label}" if number else label
+
+
+def _panels(study, measures: list[str] | None, col: str | None) -> tuple[plt.Figure, dict[tuple, plt.Axes]]:
+    """A figure with a panel for each measure, at most three in a row; with `col` a row for each measure."""
+    names, labels = measures or list(study.measures), study.axes[col] if col else [None]
+    columns = len(labels) if col else min(len(names), 3)
+    rows = -(-len(names) * len(labels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(1.5 + 5 * columns, 4.4 * rows), squeeze=False,
+                                sharey="row" if col else False)  # fmt: skip
+    panels = list(itertools.product(names, labels))
+    for unused in axes.flat[len(panels) :]:
         unused.remove()
-    return figure, dict(zip(names, axes.flat, strict=False))
+    return figure, dict(zip(panels, axes.flat, strict=False))
 
 
-def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, draw):
-    """`draw(values, panel)` for each measure; labels with units, one legend, the note."""
+def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col: str | None, draw):
+    """`draw(values, panel)` for each measure (and label of `col`); labels with units, one legend, the note."""
     style()
-    figure, panels = _panels(study, measures)
-    for name, place in panels.items():
-        draw(study.values[study.values["measure"] == name], place)
+    figure, panels = _panels(study, measures, col)
+    for (name, label), place in panels.items():
+        values = study.values[study.values["measure"] == name]
+        draw(values[values[col] == label] if col else values, place)
         unit = study.measures[name].get("unit", "")
-        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name)
+        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name,
+                  title=_titled(study, col, label) if col else "")  # fmt: skip
     if hue:
         _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
     else:
         figure.tight_layout()
-    _note(study, figure, list(panels))
+    _note(study, figure, [name for name, _ in panels])
     return figure
 
 
-def over(study, x: str, measures: list[str] | None = None, hue: str | None = None):
-    """Each measure over an axis: points with 95% intervals, one panel a measure."""
+def over(study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | None = None):
+    """Each measure over an axis: points with 95% intervals, one panel a measure (and label of `col`)."""
     groups = len(study.axes[hue]) if hue else 1
 
     def draw(values, place):
@@ -101,10 +117,10 @@ def over(study, x: str, measures: list[str] | None = None, hue: str | None = Non
                       linestyles=["-"] * groups if hue else "-", ax=place, capsize=0.08,
                       errorbar=interval if len(study.seeds) > 1 else None)  # fmt: skip
 
-    return _by_measure(study, x, measures, hue, draw)
+    return _by_measure(study, x, measures, hue, col, draw)
 
 
-def bars(study, x: str, measures: list[str] | None = None, hue: str | None = None):
+def bars(study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | None = None):
     """Each measure as bars over an axis; a bar that is missing did not reach its target."""
 
     def draw(values, place):
@@ -113,7 +129,7 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
                     capsize=0.15)  # fmt: skip
         plt.setp(place.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
 
-    return _by_measure(study, x, measures, hue, draw)
+    return _by_measure(study, x, measures, hue, col, draw)
 
 
 def against(study, x: str, y: str, hue: str = "method"):

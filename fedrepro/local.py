@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from fedrepro import data, methods, models
 from fedrepro.data.partition import Partition, partition, personal_test
 from fedrepro.errors import bad
-from fedrepro.methods import Message, State
+from fedrepro.methods import FedAvg, Message, State
 from fedrepro.rng import derive, stream
 from fedrepro.run import Run
 from fedrepro.tree import Tree
 
 TEST_BATCH = 500
+BY_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # their output changes with the batch
 
 
 class Local:
@@ -119,14 +120,18 @@ class Worker:
         buffers.copy_(b)
         return model
 
-    def batches(self, k: Local, indices: Tensor):
-        """k.steps batches (x, y): epochs of one permutation each, from the client's own samples."""
+    def batches(self, k: Local, indices: Tensor, ahead: int = 0):
+        """k.steps batches (x, y): epochs of one permutation each, from the client's own samples.
+
+        The first `ahead` blocks are run once on all samples: x is then what enters the next block.
+        """
         run = self.run
         x = self.data.train_x.index_select(0, indices)
         y = self.data.train_y[indices].to(self.device)
         plain = run.augment == "none"
         if plain:  # normalised once a visit, N,H,W,C so that picking rows keeps channels_last
-            x = self.data.batch(x).to(self.device).permute(0, 2, 3, 1)
+            x = self.data.batch(x).to(self.device)
+            x = self._features(x, ahead) if ahead else x.permute(0, 2, 3, 1)
         else:
             draws = k.rng("augment")
         left, epoch = k.steps, 0
@@ -139,7 +144,8 @@ class Worker:
                 left -= 1
                 if plain:
                     rows = rows.to(self.device)
-                    yield x.index_select(0, rows).permute(0, 3, 1, 2), y.index_select(0, rows)
+                    picked = x.index_select(0, rows)
+                    yield picked if ahead else picked.permute(0, 3, 1, 2), y.index_select(0, rows)
                 else:
                     images = data.augment(x.index_select(0, rows), run.augment, draws)
                     yield self.data.batch(images).to(self.device), y[rows.to(self.device)]
@@ -176,9 +182,10 @@ class Worker:
         run, method, model = self.run, self.method, self.model.train()
         leaves, params = [self.leaves[name] for name in names], [k.params[name] for name in names]
         velocity, total = None, torch.zeros((), device=self.device)
-        for x, y in self.batches(k, indices):
+        ahead = self._ahead(k, names)
+        for x, y in self.batches(k, indices, ahead):
             k.taps = []
-            loss = method.loss(k, x, y, model(x, taps=k.taps))
+            loss = method.loss(k, x, y, model(x, start=ahead, taps=k.taps))
             k.grads = Tree(zip(names, torch.autograd.grad(loss, leaves), strict=True))
             total += loss.detach()
             method.correct(k)
@@ -198,6 +205,24 @@ class Worker:
             torch._foreach_add_(params, grads, alpha=-k.lr)
         k.taps = []
         return float(total) / max(k.steps, 1)
+
+    def _ahead(self, k: Local, names: list[str]) -> int:
+        """How many first blocks need to run once a visit only: nothing in them is trained, random or of the batch.
+
+        A method with a loss of its own, which may look at the images or into these blocks, runs them every time.
+        """
+        plain = self.run.augment == "none" and type(self.method).loss is FedAvg.loss
+        if not plain or len(names) == len(self.leaves) or k.steps < k.epoch_steps:
+            return 0
+        trained, blocks = set(names), self.model.block_params.items()
+        first = next(i for i, (_, parameters) in enumerate(blocks) if trained.intersection(parameters))
+        frozen = [module for block in list(self.model.blocks.values())[:first] for module in block.modules()]
+        return 0 if any(isinstance(module, BY_BATCH) for module in frozen) else first
+
+    @torch.no_grad()
+    def _features(self, x: Tensor, ahead: int) -> Tensor:
+        extractor = nn.Sequential(*list(self.model.blocks.values())[:ahead])
+        return torch.cat([extractor(part) for part in x.split(TEST_BATCH)]).contiguous()
 
     def test(self, w: Tree, b: Tree, batches: range) -> list[tuple[int, float]]:
         """(correct, sum of losses) of the given batches of the test set."""

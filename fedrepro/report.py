@@ -287,10 +287,13 @@ def _measure(table: pd.DataFrame, measure: dict) -> float:
     """One number from a run's rounds; NaN where a target was not reached or a budget is below one round."""
     kind, times = measure["kind"], measure.get("times", 1.0)
     column = table[measure["column"]]
+    tail = column[table["round"] > table["round"].max() - measure.get("window", len(table))].dropna()
     if kind in ("final", "total"):
         return float(column.dropna().iloc[-1]) * times
-    if kind in ("best", "mean"):
-        return float(getattr(column, "max" if kind == "best" else kind)()) * times
+    if kind == "best":
+        return float(column.max()) * times
+    if kind == "mean":
+        return float(tail.mean()) * times
     if kind == "at_round":
         return float(column[table["round"] <= measure["round"]].dropna().iloc[-1]) * times
     if kind == "gain":  # from that round to the last
@@ -302,7 +305,7 @@ def _measure(table: pd.DataFrame, measure: dict) -> float:
         inside = table[table[measure["spend"]] * times <= measure["budget"]]
         return float(inside[measure["column"]].dropna().max()) if len(inside) else float("nan")
     if kind == "stability":
-        return metrics.stability(column[table["round"] > table["round"].max() - measure["window"]].dropna()) * times
+        return metrics.stability(tail) * times
     raise BadInput(f"measure: unknown kind {kind!r}")
 
 

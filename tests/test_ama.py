@@ -14,7 +14,7 @@ from fedrepro.executor import Serial
 from fedrepro.local import Worker
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.ama import mixing
-from fedrepro.store import Clients
+from fedrepro.store import Clients, Store
 from fedrepro.tree import Tree
 
 LATE = {"delay": 0.6, "max_delay": 3}
@@ -86,6 +86,13 @@ def test_two_rounds_by_hand(small):  # Eq. (5)
     close(train(run, workers=1).weights, ref.w)
 
 
+def weights_used(method, uploads, r):
+    """What `aggregate` really gives the old model (first) and each upload: it is fed unit vectors in float64."""
+    unit = torch.eye(len(uploads) + 1, dtype=torch.float64)
+    tagged = [u._replace(sent={"w": Tree(x=row), "b": Tree()}) for u, row in zip(uploads, unit[1:], strict=True)]
+    return method.aggregate({"w": Tree(x=unit[0]), "b": Tree()}, tagged, r)["w"]["x"].tolist()
+
+
 def test_every_round_of_a_run_with_delays(small):  # Eqs. (6)-(11)
     run, stale, nobody = small(method="ama", hp=STRONG, rounds=12, per_round=2, samples=40, **LATE), set(), []
 
@@ -96,6 +103,10 @@ def test_every_round_of_a_run_with_delays(small):  # Eqs. (6)-(11)
         alpha, beta, gammas = mixing(A, [r.t - u.round for u in late], 0.6)
         assert alpha + beta + sum(gammas) == pytest.approx(1, abs=1e-12)  # Eq. (7)
         assert alpha + sum(gammas) == pytest.approx(A, abs=1e-12)  # Eq. (8)
+        old, *each = weights_used(build("ama", **STRONG), uploads, r)
+        past = old + sum(w for w, u in zip(each, uploads, strict=True) if u.round < r.t)
+        assert old + sum(each) == pytest.approx(1, abs=1e-12)
+        assert past == pytest.approx(A if now else 1, abs=1e-12)
         terms = [(a / (a + sum(g)) * A, before["w"])]
         terms += [(g_i / (a + sum(g)) * A, u.sent["w"]) for g_i, u in zip(g, late, strict=True)]
         terms += [((1 - A) * u.n / sum(v.n for v in now), u.sent["w"]) for u in now] or [(1 - A, before["w"])]
@@ -223,6 +234,24 @@ def test_interrupted_with_updates_pending(small, tmp_path, method):
     assert train(run, store=tmp_path, workers=1).digest == whole.digest == two.digest
 
 
+def test_a_late_update_is_never_early_also_after_a_resume(small, tmp_path):
+    run, arrivals = small(method="ama+fes", rounds=8, limited=0.5, samples=40, delay=0.7, max_delay=3), []
+
+    def note(before, uploads, r, after):
+        arrivals.extend((u.cid, u.round, r.t) for u in uploads)
+
+    for _ in range(run.rounds):  # a new server every round, which knows nothing but the checkpoint
+        folder, going = Store(tmp_path, run), federation(run, note)
+        if saved := folder.resume():
+            going.restore(saved)
+        going.advance()
+        folder.save(going.snapshot(), going.clients)
+        folder.close()
+    due = [(cid, t, t + going.fleet.delay(t, cid)) for t in range(1, 9) for cid in going.fleet.participants(t)]
+    assert sorted(arrivals) == sorted(item for item in due if item[2] <= run.rounds)
+    assert {arrived - started for _, started, arrived in arrivals} == {0, 1, 2, 3}
+
+
 # --- FES
 
 
@@ -268,6 +297,33 @@ def test_the_backward_pass_of_a_limited_device_skips_the_extractor(small, limite
     assert tracked == {"conv1": not limited, "conv2": not limited, "fc1": True, "fc2": True, "fc3": True}
     assert bool(backward) is not limited
     assert all(p.requires_grad for p in worker.model.parameters())
+
+
+@pytest.mark.parametrize(("extra", "forwards"), [
+    ({}, 1),
+    ({"method": "ama+fes+fedprox"}, 1),
+    ({"augment": "crop"}, 6),
+    ({"epochs": None, "steps": 1}, 1),  # less than an epoch: only this batch, not all features
+    ({"method": "fitnet+fes"}, 6),  # its loss looks into the blocks
+    (NORM, 6),  # what BatchNorm gives depends on the batch
+])  # fmt: skip
+def test_a_frozen_extractor_runs_once_a_visit(small, extra, forwards):
+    """And training on its features gives what running it at every step gives."""
+    run = small(**{"method": "fes", "momentum": 0.9, "epochs": 3, **extra})  # 3 epochs of two batches
+    once, always = federation(run), federation(run)
+    always.worker._ahead = lambda k, names: 0
+    first, sizes = once.worker.model.blocks["conv1"], []
+    first.register_forward_hook(lambda m, x, out: sizes.append(len(x[0])) if m is first else None)  # not a teacher's
+    visit = (1, 0, once.server, None, 0)
+    sent, slow = (f.worker.client(*visit, True)[0]["w"] for f in (once, always))
+    assert len(sizes) == forwards
+    assert sum(sizes) == (80 if forwards == 1 and "steps" not in extra else 40 * forwards)
+    close(sent, slow)
+    fixed = [name for name in sent if name not in once.worker.model.classifier]
+    assert not differ(sent.pick(fixed), once.server["w"].pick(fixed))
+    sizes.clear()
+    once.worker.client(*visit, False)
+    assert len(sizes) == (run.steps or 6)  # a full device: every step
 
 
 def test_ama_fes_by_hand(small):

@@ -139,6 +139,7 @@ def test_measures_by_hand():
         ({"kind": "final", "column": "accuracy"}, 0.4),
         ({"kind": "best", "column": "accuracy"}, 0.4),
         ({"kind": "mean", "column": "accuracy"}, 0.25),
+        ({"kind": "mean", "column": "accuracy", "window": 2}, 0.3),
         ({"kind": "at_round", "column": "accuracy", "round": 3}, 0.2),
         ({"kind": "gain", "column": "accuracy", "round": 2, "times": 2}, 0.2),
         ({"kind": "to_target", "column": "bytes", "target": 0.3}, 20),
