@@ -22,7 +22,7 @@ from fedrepro import __version__, metrics
 from fedrepro.errors import Failure, bad
 from fedrepro.executor import Processes, Serial
 from fedrepro.fleet import Fleet
-from fedrepro.ledger import count
+from fedrepro.ledger import count, nbytes
 from fedrepro.local import TEST_BATCH, Worker
 from fedrepro.methods import Round, Upload
 from fedrepro.run import Run
@@ -93,13 +93,15 @@ class Federation:
         self.server = self.method.plan(self.server, r)
 
         messages = [self.method.broadcast(self.server, cid, r) for cid in r.participants]
+        planned = time.perf_counter()
         visits = self.executor.map("client", [
             (t, cid, message, self.clients.get(cid), self.visits.get(cid, 0), self.fleet.limited(cid))
             for cid, message in zip(r.participants, messages, strict=True)
         ])  # fmt: skip
 
+        visited = time.perf_counter()
         row = dict.fromkeys(("bytes_down", "bytes_up", "buffer_bytes_down", "buffer_bytes_up"), 0)
-        duration, losses = 0.0, []
+        duration, losses, links = 0.0, [], []
         for cid, message, (sent, kept, loss, n) in zip(r.participants, messages, visits, strict=True):
             down, buffers_down = count(message)
             up, buffers_up = count(sent)
@@ -107,7 +109,8 @@ class Federation:
             row["bytes_up"] += up
             row["buffer_bytes_down"] += buffers_down
             row["buffer_bytes_up"] += buffers_up
-            compute, communicate = self.fleet.seconds(t, cid, down + up)
+            compute, communicate = self.fleet.seconds(t, cid, up, down)
+            links.append(self.fleet.transfer(t, cid, up, down))
             duration = max(duration, compute + communicate)
             self.clients.put(cid, kept, t)
             self.visits[cid] = self.visits.get(cid, 0) + 1
@@ -118,15 +121,27 @@ class Federation:
 
         uploads = [upload for due, upload in self.pending if due <= t]
         self.pending = [(due, upload) for due, upload in self.pending if due > t]
+        collected = time.perf_counter()
         self.server = self.method.aggregate(self.server, uploads, r)
+        server_time = planned - started + time.perf_counter() - collected
 
         scores = self._test(r, visits)
         row = {
             "round": t, **scores, "train_loss": sum(losses) / len(losses) if losses else float("nan"), **row,
-            **self.method.columns(self.server, r), "sim_time": self.clock, "wall_time": time.perf_counter() - started,
+            **self.method.columns(self.server, r), "sim_time": self.clock,
+            **self._links(links), "server_bytes": nbytes(self.server) + self.shelf.nbytes, "server_time": server_time,
+            "client_time": (visited - planned) * self.executor.workers / max(len(visits), 1),
+            "wall_time": time.perf_counter() - started,
         }  # fmt: skip
         self.rows.append(row)
         return row
+
+    def _links(self, links: list[tuple[float, float]]) -> dict:
+        """Mean seconds up and down over the participants, where the run tells the two ways apart."""
+        if not self.run.download:
+            return {}
+        means = [sum(way) / len(way) for way in zip(*links, strict=True)] or [float("nan")] * 2
+        return dict(zip(("time_up", "time_down"), means, strict=True))
 
     def _test(self, r: Round, visits: list) -> dict:
         if r.t % (self.run.eval_every or 1) and r.t != self.run.rounds:

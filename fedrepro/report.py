@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedrepro import metrics, spec, verdict
-from fedrepro.cost import visit_flops
+from fedrepro.cost import round_costs, visit_flops
 from fedrepro.engine import sweep
 from fedrepro.errors import BadInput, bad
 from fedrepro.store import read_result, write_atomically
@@ -79,14 +79,19 @@ class Study:
                 else:
                     table["paper_bytes"] = table["bytes"]
                 table["ema_accuracy"] = metrics.ema(table["accuracy"].ffill().bfill().tolist())
-                if self._needs_flops:
+                if self._needs("flops"):
                     table["flops"] = visit_flops(run) * run.per_round * table["round"]
+                if self._needs("client_flops", "server_flops"):
+                    costs = round_costs(run)
+                    table["client_flops"] = costs["client_flops"] * run.per_round
+                    table["server_flops"] = costs["server_flops"]
+                if "time_up" in table:
+                    table["round_time"] = table[["time_up", "time_down", "client_time", "server_time"]].sum(axis=1)
                 frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
-    @property
-    def _needs_flops(self) -> bool:
-        return any("flops" in (m["column"], m.get("spend")) for m in self.measures.values())
+    def _needs(self, *columns: str) -> bool:
+        return any(c in columns for m in self.measures.values() for c in (m["column"], m.get("spend")))
 
     @cached_property
     def values(self) -> pd.DataFrame:

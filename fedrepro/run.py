@@ -83,6 +83,7 @@ class Run:
     delay: float | None = about("probability that an update is late", None)
     max_delay: int | None = about("largest delay in rounds", None)
     bandwidth: tuple | None = about("low:high Mbit/s of a device, for the virtual clock", None)
+    download: tuple | None = about("low:high Mbit/s of the way down (default: bandwidth both ways)", None)
     compute: tuple | None = about("low:high seconds a device computes in a round", None)
     redraw: int | None = about("rounds after which bandwidth and compute are drawn anew", None)
 
@@ -101,8 +102,10 @@ class Run:
             raise bad("samples", self.samples, f"at most {MOST_SAMPLES // self.clients} for {self.clients} clients")
         if (self.delay is None) != (self.max_delay is None):
             raise bad("max_delay", self.max_delay, "delay and max_delay go together")
-        for name in ("bandwidth", "compute"):
+        for name in ("bandwidth", "download", "compute"):
             self._set(name, self._range(name))
+        if self.download is not None and self.bandwidth is None:
+            raise bad("download", self.download, "bandwidth beside it, for the way up")
         choose("augment", self.augment, AUGMENTATIONS)
         choose("weights", self.weights, ("size", "equal"))
         if self.personal is not None:

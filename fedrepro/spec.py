@@ -33,6 +33,7 @@ CLAIM_KINDS = {  # kind: options it needs
     "gap_trend": {"axis", "direction", "of", "over"},
     "near": {"axis", "winner", "margin"},
     "absolute": {"tolerance"},
+    "above": {"than"},
     "untestable": {"why"},
 }
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",

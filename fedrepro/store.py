@@ -112,7 +112,7 @@ class Clients:
     def __init__(self, folder: Path | None, memory: int = CLIENT_MEMORY):
         self._own = None if folder else tempfile.TemporaryDirectory(prefix="fedrepro-")
         self.folder = folder or Path(self._own.name)
-        self.memory, self._held = memory, 0
+        self.memory, self._held = memory, 0  # bytes it may, and does, hold in memory
         self._states: dict[int, dict] = {}
         self._size: dict[int, int] = {}
         self.version: dict[int, int] = {}  # the round after which the client's state was made
@@ -134,6 +134,11 @@ class Clients:
             self._states.clear()
             self._size.clear()
             self._held = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self._held
 
     def _file(self, cid: int) -> Path:
         return self.folder / f"{cid}-{self.version[cid]}.pt"

@@ -22,7 +22,7 @@ def judge(claim: dict, values: pd.DataFrame, scale: str, axes: dict[str, list[st
         return {"verdict": NOT_TESTABLE, "evidence": "an absolute number, judged at paper scale only"}
     values = _select(values, claim.get("where", {}))
     kind = {"best": _best, "near": _near, "compare": _compare, "trend": _trend, "gap_trend": _gap_trend,
-            "absolute": _absolute}[claim["kind"]]  # fmt: skip
+            "absolute": _absolute, "above": _above}[claim["kind"]]  # fmt: skip
     effects = kind(claim, values, axes, -1.0 if better == "lower" else 1.0, reported)
     if not effects:
         return {"verdict": NOT_TESTABLE, "evidence": f"the {scale} scale does not have these cells"}
@@ -145,6 +145,16 @@ def _select(values: pd.DataFrame, labels: dict) -> pd.DataFrame:
     for axis, label in labels.items():
         values = values[values[axis].isin([str(v) for v in (label if isinstance(label, list) else [label])])]
     return values
+
+
+def _above(claim, values, axes, sign, _):
+    """Holds where the value itself is above a number (below, for a cost)."""
+    effects = []
+    for place, group in values.groupby([a for a in axes if values[a].nunique() > 1] or ["measure"], sort=False):
+        name = " ".join(map(str, place)) if len(values.groupby(list(axes))) > 1 else claim["measure"]
+        numbers = sign * (group.sort_values("seed")["value"] - claim["than"])
+        effects.append((f"{_minus(name, format(claim['than'], 'g'), sign)}", list(numbers)))
+    return effects
 
 
 def _absolute(claim, values, axes, sign, reported):

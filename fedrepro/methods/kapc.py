@@ -8,7 +8,7 @@ from fedrepro.methods.fedavg import Local, Round, State, hp
 from fedrepro.methods.localtraining import LocalTraining
 from fedrepro.tree import Tree
 
-COLUMNS = 1 << 17  # parameters of a layer that are turned into float64 at a time
+COLUMNS = 1 << 14  # parameters of a layer that are turned into float64 at a time
 MOST_CLIENTS = 2000  # the cube has clients^2 coefficients a layer
 
 
@@ -89,14 +89,14 @@ class KAPC(LocalTraining):
     def columns(self, server, r: Round) -> dict[str, float]:
         """Mean self-relationship of the participants in each layer; how much clipping acts (KA-14)."""
         layers = len(server["kapc/layers"])
-        own = torch.full((layers,), torch.nan, dtype=torch.float64)
-        clipped = torch.nan
+        each, clipped = torch.full((layers, 1), torch.nan, dtype=torch.float64), torch.nan
         if r.participants:
-            own = r.scratch["kapc/slice"].diagonal(dim1=1, dim2=2).mean(1)
+            each = r.scratch["kapc/slice"].diagonal(dim1=1, dim2=2)
             clipped = float(torch.stack(r.scratch["kapc/clipped"]).mean())
-        half = layers // 2
+        own, half = each.mean(1), layers // 2
         return {
             **super().columns(server, r), "clipped": clipped, "self_mean": float(own.mean()),
+            "self_spread": float(each.std(1, correction=0).mean()),
             "self_deep_minus_shallow": float(own[layers - half :].mean() - own[:half].mean()) if half else 0.0,
             **{f"self_{i}": float(value) for i, value in enumerate(own)},
         }  # fmt: skip
@@ -121,7 +121,7 @@ def gram(x: Tensor) -> Tensor:
     total = x.new_zeros(len(x), len(x), dtype=torch.float64)
     for part in x.split(COLUMNS, 1):
         part = part.double()
-        total.addmm_(part, part.T)
+        total += part @ part.T
     return total.cpu()
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrepro.errors import bad
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
+from fedrepro.methods.fedavg import FedAvg, Local, Round, State, Upload, hp
 from fedrepro.methods.kapc import combine, fill, kept_of, stack
 from fedrepro.methods.localtraining import LocalTraining
 from fedrepro.rng import stream
@@ -44,7 +44,8 @@ class PFedLA(LocalTraining):
             server = {**server, "pfedla/hyper": self._hypernetworks(r.run, len(layers))}
         start = {**server["w"], **server["b"]}
         models = [{**w, **kept_of(r, cid, "b")} if (w := kept_of(r, cid, "w")) else start for cid in r.participants]
-        weights = [self.weights(server["pfedla/hyper"], cid, r.participants) for cid in r.participants]
+        weights = [self.weights(Tree((name, t[cid]) for name, t in server["pfedla/hyper"].items()), r.participants)
+                   for cid in r.participants]  # fmt: skip
         mixed = [Tree() for _ in models]
         for layer, names in enumerate(layers if models else []):
             rows = torch.stack([w[layer] for w in weights])
@@ -55,21 +56,20 @@ class PFedLA(LocalTraining):
     def _hypernetworks(self, run, layers: int) -> Tree:
         """One of every client, stacked; linear layers start as torch's do, embeddings from a normal distribution."""
         generator, n = stream(run.seed, "hypernetwork"), run.clients
-        sizes = {"1": (self.embedding, self.hidden), "2": (self.hidden, self.hidden), "3": (self.hidden, layers * n)}
+        sizes = {"1": (self.hidden, self.embedding), "2": (self.hidden,) * 2, "3": (layers, n, self.hidden)}
         tree = Tree(v=torch.randn(n, self.embedding, generator=generator))
-        for name, (inputs, outputs) in sizes.items():
-            bound = inputs**-0.5
-            tree[f"a{name}"] = (2 * torch.rand(n, outputs, inputs, generator=generator) - 1) * bound
-            tree[f"c{name}"] = (2 * torch.rand(n, outputs, generator=generator) - 1) * bound
+        for name, size in sizes.items():
+            for key, shape in (("a", size), ("c", size[:-1])):
+                tree[key + name] = (2 * torch.rand(n, *shape, generator=generator) - 1) * size[-1] ** -0.5
         return tree
 
-    def weights(self, hyper: Tree, cid: int, participants: list[int], leaves: Tree | None = None) -> Tensor:
-        """alpha_i: layers x participants."""
-        p = leaves or Tree((name, t[cid]) for name, t in hyper.items())
-        x = p["v"]
+    def weights(self, hyper: Tree, participants: list[int]) -> Tensor:
+        """alpha_i, layers x participants, from one client's hypernetwork."""
+        x = hyper["v"]
         for name in ("1", "2"):
-            x = torch.relu(p[f"a{name}"] @ x + p[f"c{name}"])
-        return (p["a3"] @ x + p["c3"]).view(-1, len(hyper["v"]))[:, participants].softmax(1)
+            x = torch.relu(hyper[f"a{name}"] @ x + hyper[f"c{name}"])
+        logits = hyper["a3"] @ x + hyper["c3"]
+        return logits[:, participants].softmax(1)
 
     def broadcast(self, server, cid, r: Round):
         mixed = r.scratch["pfedla/mixed"][cid]
@@ -82,25 +82,26 @@ class PFedLA(LocalTraining):
         return FedAvg.finish(self, k)[0], super().finish(k)[1]
 
     def aggregate(self, server, uploads, r: Round) -> State:
-        hyper = server["pfedla/hyper"].clone()
+        hyper = self._learn(server, [u for u in uploads if u.round == r.t], r)
         for u in uploads:
-            if u.round == r.t:
-                self._learn(hyper, server["pfedla/layers"], u, r)
             r.shelf.put(u.cid, {"w": u.sent["w"], "b": u.sent["b"]}, r.t)
         return {**super().aggregate(server, uploads, r), "pfedla/hyper": hyper}
 
-    def _learn(self, hyper: Tree, layers: list[list[str]], u, r: Round) -> None:
-        """One step of client i's hypernetwork, in place."""
-        trained, mixed = {**u.sent["w"], **u.sent["b"]}, r.scratch["pfedla/mixed"][u.cid]
-        slopes = []  # of the loss in alpha^{l,j}: <w_j^l, wbar^l - w^l>
-        for names in layers:
-            moved = stack([mixed], names)[0] - stack([trained], names)[0]
-            slopes.append(stack(r.scratch["pfedla/models"], names) @ moved)
-        leaves = Tree((name, t[u.cid].clone().requires_grad_()) for name, t in hyper.items())
-        weights = self.weights(hyper, u.cid, r.participants, leaves)
-        slopes = torch.stack(slopes).to(weights)
-        for (name, _), slope in zip(leaves.items(), torch.autograd.grad(weights, leaves.tensors, slopes), strict=True):
-            hyper[name][u.cid] -= self.rate * slope
+    def _learn(self, server: State, uploads: list[Upload], r: Round) -> Tree:
+        """One step of every uploader's hypernetwork; the loss's slope in alpha_i^{l,j} is <w_j^l, wbar_i^l - w_i^l>."""
+        if not uploads:
+            return server["pfedla/hyper"]
+        hyper, models = server["pfedla/hyper"].clone(), r.scratch["pfedla/models"]
+        mixed = [r.scratch["pfedla/mixed"][u.cid] for u in uploads]
+        trained = [{**u.sent["w"], **u.sent["b"]} for u in uploads]
+        slopes = torch.stack([(stack(mixed, names) - stack(trained, names)) @ stack(models, names).T
+                              for names in server["pfedla/layers"]], 1)  # fmt: skip
+        for u, slope in zip(uploads, slopes.cpu(), strict=True):
+            leaves = Tree((name, t[u.cid].clone().requires_grad_()) for name, t in hyper.items())
+            changes = torch.autograd.grad(self.weights(leaves, r.participants), leaves.tensors, slope)
+            for name, change in zip(leaves, changes, strict=True):
+                hyper[name][u.cid] -= self.rate * change
+        return hyper
 
 
 def owned(model: nn.Module) -> list[list[str]]:
