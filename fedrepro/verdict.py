@@ -148,13 +148,11 @@ def _select(values: pd.DataFrame, labels: dict) -> pd.DataFrame:
 
 
 def _above(claim, values, axes, sign, _):
-    """Holds where the value itself is above a number (below, for a cost)."""
-    effects = []
-    for place, group in values.groupby([a for a in axes if values[a].nunique() > 1] or ["measure"], sort=False):
-        name = " ".join(map(str, place)) if len(values.groupby(list(axes))) > 1 else claim["measure"]
-        numbers = sign * (group.sort_values("seed")["value"] - claim["than"])
-        effects.append((f"{_minus(name, format(claim['than'], 'g'), sign)}", list(numbers)))
-    return effects
+    """Holds where the value itself is above a number (below it, for a cost)."""
+    places = [axis for axis in axes if values[axis].nunique() > 1]
+    groups = values.groupby(places, sort=False) if places else [((claim["measure"],), values)]
+    return [(_minus(" ".join(place), f"{claim['than']:g}", sign), list(sign * (group["value"] - claim["than"])))
+            for place, group in groups]  # fmt: skip
 
 
 def _absolute(claim, values, axes, sign, reported):
