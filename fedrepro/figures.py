@@ -5,6 +5,8 @@ import pandas as pd
 import seaborn as sns
 
 from fedrepro.metrics import mean_interval
+from fedrepro.store import load_tensors
+from fedrepro.verdict import select
 
 LABELS = {
     "round": "communication round", "accuracy": "test accuracy", "ema_accuracy": "test accuracy (moving average)",
@@ -36,10 +38,11 @@ def _note(study, figure) -> None:
     figure.text(0.01, -0.02, text, fontsize="x-small", color="0.35", ha="left", va="top")
 
 
-def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None):
+def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None,
+           where: dict | None = None):  # fmt: skip
     """Mean over seeds of a column along rounds, time or traffic; the band is the 95% interval."""
     style()
-    table = study.rounds.copy()
+    table = select(study.rounds, where or {}).copy()
     for column in MIB & {x, y}:
         table[column] /= 2**20
     columns = study.axes[col] if col else [None]
@@ -124,6 +127,22 @@ def heat(study, measure: str, rows: str, columns: str):
         sns.heatmap(table.astype(float), annot=True, fmt=".3f", cmap="viridis", ax=place, cbar=False)
         place.set(title=title, xlabel=study.table.axis[columns].get("label", columns),
                   ylabel=study.table.axis[rows].get("label", rows))  # fmt: skip
+    figure.tight_layout()
+    _note(study, figure)
+    return figure
+
+
+def relationship(study, client: int = 9, axis: str = "dataset"):
+    """KAPC's final relationship matrix of one client, layer by client, for every label of an axis (first seed)."""
+    style()
+    figure, axes = plt.subplots(1, len(study.cells), figsize=(1 + 6.5 * len(study.cells), 5), squeeze=False)
+    for place, cell in zip(axes[0], study.cells, strict=True):
+        cube = load_tensors(study.store / cell.run(study.seeds[0]).id / "weights.pt")["record"]["relationship"]
+        sns.heatmap(cube[:, client].numpy(), cmap="viridis", ax=place, vmin=0, annot=len(cube) < 9, fmt=".2f",
+                    cbar_kws={"label": "relationship coefficient"}, annot_kws={"fontsize": 9})  # fmt: skip
+        place.set(
+            title=f"{cell.labels[axis]}: client {client}", xlabel="client", ylabel="layer (0 is nearest the image)"
+        )
     figure.tight_layout()
     _note(study, figure)
     return figure

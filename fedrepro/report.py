@@ -86,7 +86,8 @@ class Study:
                     table["client_flops"] = costs["client_flops"] * run.per_round
                     table["server_flops"] = costs["server_flops"]
                 if "time_up" in table:
-                    table["round_time"] = table[["time_up", "time_down", "client_time", "server_time"]].sum(axis=1)
+                    table["link_time"] = table["time_up"] + table["time_down"]
+                    table["round_time"] = table["link_time"] + table["client_time"] + table["server_time"]
                 frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 

@@ -205,16 +205,26 @@ def _on_base(base: dict, content: dict) -> dict:
     shared = base.get("axis", {})
     for name in content.get("use", []):
         choose("use", name, shared)
-    merged["axis"] = {**{a: shared[a] for a in content.get("use", [])}, **content.get("axis", {})}
+    merged["axis"] = _join({a: shared[a] for a in content.get("use", [])}, content.get("axis", {}))
     merged["deviation"] = [*base.get("deviation", []), *content.get("deviation", [])]
     merged["scale"] = {}
     for scale in SCALES:
         below, above = base.get("scale", {}).get(scale, {}), content.get("scale", {}).get(scale, {})
-        axes = {a: v for a, v in {**below.get("axis", {}), **above.get("axis", {})}.items()
+        axes = {a: v for a, v in _join(below.get("axis", {}), above.get("axis", {})).items()
                 if a in merged["axis"] or a in above.get("axis", {})}  # fmt: skip
         merged["scale"][scale] = {**below, **above, "run": _merge(below.get("run", {}), above.get("run", {})),
                                   "axis": axes}  # fmt: skip
     return merged
+
+
+def _join(shared: dict, own: dict) -> dict:
+    """The table's axes over the shared ones; its choices join those of a shared axis that it uses."""
+    joined = {**shared, **own}
+    for axis in set(shared) & set(own):
+        joined[axis] = {**shared[axis], **own[axis]}
+        if "choices" in shared[axis] and "choices" in own[axis]:
+            joined[axis]["choices"] = {**shared[axis]["choices"], **own[axis]["choices"]}
+    return joined
 
 
 def _keys(table: Table, where: str, found: dict, allowed, needed=()) -> None:

@@ -20,7 +20,7 @@ def judge(claim: dict, values: pd.DataFrame, scale: str, axes: dict[str, list[st
         return {"verdict": NOT_TESTABLE, "evidence": claim["why"]}
     if claim["kind"] == "absolute" and scale != "paper":
         return {"verdict": NOT_TESTABLE, "evidence": "an absolute number, judged at paper scale only"}
-    values = _select(values, claim.get("where", {}))
+    values = select(values, claim.get("where", {}))
     kind = {"best": _best, "near": _near, "compare": _compare, "trend": _trend, "gap_trend": _gap_trend,
             "absolute": _absolute, "above": _above}[claim["kind"]]  # fmt: skip
     effects = kind(claim, values, axes, -1.0 if better == "lower" else 1.0, reported)
@@ -83,7 +83,7 @@ def _near(claim, values, axes, sign, _):
 
 
 def _cell(values: pd.DataFrame, labels: dict) -> pd.Series:
-    return _select(values, labels).groupby("seed")["value"].mean()
+    return select(values, labels).groupby("seed")["value"].mean()
 
 
 def _compare(claim, values, axes, sign, _):
@@ -130,7 +130,7 @@ def _trend(claim, values, axes, sign, _):
 def _gap_trend(claim, values, axes, sign, _):
     """The difference between two places, followed along an axis."""
     direction = {"rises": 1.0, "falls": -1.0}[claim["direction"]]
-    a, b = (_select(values, claim[key]) for key in ("of", "over"))
+    a, b = (select(values, claim[key]) for key in ("of", "over"))
     keys = [*[x for x in axes if x not in claim["of"]], "seed"]
     both = a.merge(b, on=keys, suffixes=("_of", "_over"))
     if both.empty:
@@ -140,7 +140,7 @@ def _gap_trend(claim, values, axes, sign, _):
     return _trend({**claim, "direction": claim["direction"]}, both, remaining, direction, None)
 
 
-def _select(values: pd.DataFrame, labels: dict) -> pd.DataFrame:
+def select(values: pd.DataFrame, labels: dict) -> pd.DataFrame:
     """The rows at these places of the table; a list of labels means any of them."""
     for axis, label in labels.items():
         values = values[values[axis].isin([str(v) for v in (label if isinstance(label, list) else [label])])]

@@ -62,10 +62,10 @@ class KAPC_BLS(KAPC):
         return super().aggregate(server, uploads, r)
 
     def columns(self, server, r: Round) -> dict[str, float]:
-        """Mean number of layers that were sent up and withheld from the way down, over the participants."""
+        """Over the participants, the mean number of layers sent up and share of layers withheld on the way down."""
         up, withheld = r.scratch["bls/omega"], math.nan
         if r.participants:
-            withheld = float((r.scratch["kapc/slice"].diagonal(dim1=1, dim2=2) >= self.mu).sum(0).double().mean())
+            withheld = float((r.scratch["kapc/slice"].diagonal(dim1=1, dim2=2) >= self.mu).double().mean())
         return {**super().columns(server, r), "omega": sum(up) / len(up) if up else math.nan, "withheld": withheld}
 
 
