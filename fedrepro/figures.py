@@ -107,9 +107,32 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
         sns.barplot(values, x=x, y="value", hue=hue or x, order=study.axes[x], hue_order=study.axes[hue or x],
                     legend=bool(hue), ax=place, errorbar=interval if len(study.seeds) > 1 else None,
                     capsize=0.15)  # fmt: skip
-        place.tick_params(axis="x", rotation=25)
+        place.tick_params(axis="x", rotation=25 if len(study.axes[x]) < 7 else 75)
 
     return _by_measure(study, x, measures, hue, draw)
+
+
+def ranking(study, measure: str, y: str = "method", hue: str | None = None, col: str = "dataset"):
+    """One measure as horizontal bars for every label of an axis, one panel for each label of `col`; the paper's
+    numbers, where it gives them, are crosses."""
+    style()
+    values = study.values[study.values["measure"] == measure]
+    columns, groups = study.axes[col], study.axes[hue] if hue else [None]
+    height = 1.2 + 0.24 * len(study.axes[y]) * (1 + len(groups)) / 2
+    figure, axes = plt.subplots(1, len(columns), figsize=(3 + 5 * len(columns), height + 1), squeeze=False, sharey=True)
+    theirs = [r for r in study.table.reported_rows() if r["measure"] == measure]
+    for place, label in zip(axes[0], columns, strict=True):
+        sns.barplot(values[values[col] == label], x="value", y=y, hue=hue, order=study.axes[y], ax=place, capsize=0.2,
+                    hue_order=groups if hue else None, errorbar=interval if len(study.seeds) > 1 else None)  # fmt: skip
+        for row in theirs:
+            if row[col] == label and row[y] in study.axes[y] and (not hue or row[hue] in groups):
+                shift = (groups.index(row[hue]) + 0.5) / len(groups) * 0.8 - 0.4 if hue else 0
+                place.plot(row["value"], study.axes[y].index(row[y]) + shift, "kx", markersize=5)
+        place.set(xlabel=measure, ylabel="", title=label)
+        place.plot([], [], "kx", markersize=5, label="the paper (its scale)")
+    _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue) if hue else "")
+    _note(study, figure)
+    return figure
 
 
 def heat(study, measure: str, rows: str, columns: str):
