@@ -152,7 +152,7 @@ def _above(claim, values, axes, sign, _):
     places = [axis for axis in axes if values[axis].nunique() > 1]
     groups = values.groupby(places, sort=False) if places else [((claim["measure"],), values)]
     return [(_minus(" ".join(place), f"{claim['than']:g}", sign), list(sign * (group["value"] - claim["than"])))
-            for place, group in groups]  # fmt: skip
+            for place, group in groups if len(group)]  # fmt: skip
 
 
 def _absolute(claim, values, axes, sign, reported):

@@ -43,6 +43,7 @@ def test_above_a_number():
     assert verdict({**claim, "than": 0.48, "where": {"level": "5", "method": "A"}}, CLEAR) == "reproduced"
     assert verdict({**claim, "than": 0.6}, CLEAR) == "contradicted"
     assert verdict({**claim, "than": 0.6}, CLEAR, better="lower") == "reproduced"
+    assert verdict({**claim, "where": {"level": "7"}}, CLEAR) == NOT_TESTABLE
     evidence = judge({**claim, "than": 0.48}, CLEAR, "reduced", AXES, "higher", ())["evidence"]
     assert evidence == "A − 0.48: +0.03 ± 0.0248; B − 0.48: +0 ± 0.0248"
 
