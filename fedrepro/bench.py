@@ -210,6 +210,47 @@ def limited_step(repeats: int, quick: bool) -> dict:
             "limited_visit_s": result["fedrepro_round_s"]}  # fmt: skip
 
 
+def relationship_cube(repeats: int, quick: bool) -> dict:
+    """KAPC's server for 100 clients of ResNet-18, Eqs. (12) and (15): one Gram matrix a layer against one pass over
+    the layer for every coefficient. Layer by layer, each on both sides in turn; the ratio is of the sums."""
+    from fedrepro import models
+    from fedrepro.methods.kapc import combine, gram, step
+
+    clients, repeats = (10, repeats) if quick else (100, 1)  # the passes take minutes
+    net = models.build("resnet18", classes=10, channels=3, size=32)
+    sizes = [sum(net.get_parameter(name).numel() for name in names) for names in net.layers().values()]
+    rows, ratios, seconds = torch.full((clients, clients), 1 / clients, dtype=torch.float64), [], []
+    for _ in range(repeats):
+        times = [0.0, 0.0]
+        for size in sizes:
+            x = torch.randn(clients, size).div_(size**0.5)
+            results = []
+            for side, slopes in enumerate((_slopes_by_passes, lambda r, x: step(r, gram(x), 1.0, 0.01, 0.01))):
+                started = time.perf_counter()
+                results.append(slopes(rows, x))
+                combine(results[-1], x)
+                times[side] += time.perf_counter() - started
+            torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
+        ratios.append(times[1] / times[0])
+        seconds.append(times)
+    return {"ratio": statistics.median(ratios), "ratios": [round(r, 4) for r in ratios], "repeats": repeats,
+            "clients": clients, "passes_s": statistics.median(s[0] for s in seconds),
+            "gram_s": statistics.median(s[1] for s in seconds)}  # fmt: skip
+
+
+def _slopes_by_passes(rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Eq. (12) as it is written: for each client its s, then an inner product for each coefficient."""
+    new = torch.empty_like(rows)
+    for i, row in enumerate(rows):
+        s = torch.zeros_like(x[i])
+        for r, w in zip(row.tolist(), x, strict=True):
+            s.add_(w, alpha=r)
+        s -= x[i]
+        for j, w in enumerate(x):
+            new[i, j] = row[j] - 0.01 * (2 * torch.dot(w, s) + 0.01 * (row[j] - 1 / len(x)))
+    return new
+
+
 def _visits(settings: dict, limited: bool = False) -> Iterator:
     """One client's visit again and again, without a server or a test."""
     worker = Worker(Run(**settings))
@@ -270,7 +311,8 @@ def _smaller(quick: bool) -> dict:
 
 
 MEASUREMENTS = {f.__name__: f for f in (fashion_1_worker, fashion_2_workers, resnet18_fedprox,
-                                        resnet18_fedprox_2_workers, fedmlb_step, limited_step, many_clients,
+                                        resnet18_fedprox_2_workers, fedmlb_step, limited_step, relationship_cube,
+                                        many_clients,
                                         startup_and_memory)}  # fmt: skip
 TARGETS = {
     "fashion_1_worker": ("ratio", 1.05),
@@ -279,6 +321,7 @@ TARGETS = {
     "resnet18_fedprox_2_workers": ("ratio", 1.05),
     "fedmlb_step": ("ratio", 2.2),
     "limited_step": ("ratio", 1 / 1.8),
+    "relationship_cube": ("ratio", 0.5),
     "many_clients": ("ratio", 1.10),
     "startup_and_memory": ("memory_MB", 1050),
 }

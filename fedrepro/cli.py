@@ -124,7 +124,7 @@ def _fields(args: argparse.Namespace) -> dict:
     return values
 
 
-TEXT = {f.name for f in fields(Run) if f.type in ("str", str)} | {"bandwidth", "compute", "personal"}
+TEXT = {f.name for f in fields(Run) if f.type in ("str", str)} | {"bandwidth", "download", "compute", "personal"}
 
 
 def _progress(total: int, unit: str, quiet: bool):

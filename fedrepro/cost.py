@@ -1,18 +1,28 @@
-"""What a client computes, counted: floating-point operations of convolutions and matrix products."""
+"""What clients and the server compute, counted: floating-point operations."""
 
 from dataclasses import replace
 from functools import cache
 
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedrepro.ledger import count
 from fedrepro.local import Worker
-from fedrepro.methods import Round
+from fedrepro.methods import Round, Upload
 from fedrepro.run import Run
+from fedrepro.store import Clients
 
 
 def visit_flops(run: Run) -> int:
-    """FLOPs of one client's visit with full batches; the same for every seed and number of rounds."""
+    """FLOPs of convolutions and matrix products in one client's visit with full batches; the same for every seed and
+    number of rounds."""
     return _visit_flops(_Key(replace(run, seed=0, rounds=1)))
+
+
+def round_costs(run: Run) -> dict[str, int]:
+    """One client's and the server's part of a round after the first, without tests: FLOPs that include arithmetic on
+    whole models, one for each addition and each multiplication, and the bytes one client sends and receives."""
+    return _round_costs(_Key(replace(run, seed=0, rounds=1, personal=None)))
 
 
 class _Key:
@@ -45,3 +55,59 @@ def _flops(worker: Worker, run: Run) -> int:
     with FlopCounterMode(display=False) as counter:
         worker.client(1, 0, worker.method.broadcast(server, 0, r), None, 0, False)
     return counter.get_total_flops()
+
+
+class _Counter(TorchDispatchMode):
+    """FLOPs of convolutions and matrix products, and the elements that `torch._foreach_*` adds or multiplies."""
+
+    def __init__(self):
+        super().__init__()
+        self.products, self.elements = FlopCounterMode(display=False), 0
+
+    def __enter__(self):
+        self.products.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.products.__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name, kwargs = func._schema.name, kwargs or {}
+        if name.startswith("aten::_foreach_") and not name.endswith(("copy_", "norm")):
+            both = "lerp" in name or kwargs.get("alpha", 1) != 1
+            self.elements += sum(tensor.numel() for tensor in args[0]) * (2 if both else 1)
+        return func(*args, **kwargs)
+
+    @property
+    def total(self) -> int:
+        return self.products.get_total_flops() + self.elements
+
+
+@cache
+def _round_costs(key: _Key) -> dict[str, int]:
+    run = key.run
+    worker = Worker(run)
+    steps = run.steps or run.epochs * -(-len(worker.parts[0]) // run.batch)
+    first, second = (_round(worker, replace(run, epochs=None, steps=n)) for n in (1, 2))
+    return {**first, "client_flops": first["client_flops"]
+            + (steps - 1) * (second["client_flops"] - first["client_flops"])}  # fmt: skip
+
+
+def _round(worker: Worker, run: Run) -> dict[str, int]:
+    """The second round of a federation in which one client is really visited and the others upload what it does."""
+    worker.run, method, shelf, state = run, worker.method, Clients(None), None
+    participants = list(range(run.per_round))
+    server = {"w": worker.params.clone(), "b": worker.buffers.clone()} | method.server_init(worker.model)
+    for t in (1, 2):
+        r = Round(t, run, participants, shelf)
+        with _Counter() as before:
+            server = method.plan(server, r)
+            messages = [method.broadcast(server, cid, r) for cid in participants]
+        with _Counter() as visit:
+            sent, state, _, n = worker.client(t, 0, messages[0], state, t - 1, False)
+        with _Counter() as after:
+            server = method.aggregate(server, [Upload(cid, n, sent, t) for cid in participants], r)
+    shelf.close()
+    return {"client_flops": visit.total, "server_flops": before.total + after.total,
+            "bytes_up": count(sent)[0], "bytes_down": count(messages[0])[0]}  # fmt: skip

@@ -7,6 +7,8 @@ import pandas as pd
 import seaborn as sns
 
 from fedrepro.metrics import mean_interval
+from fedrepro.store import load_tensors
+from fedrepro.verdict import select
 
 LABELS = {
     "round": "communication round", "accuracy": "test accuracy", "ema_accuracy": "test accuracy (moving average)",
@@ -39,15 +41,10 @@ def _note(study, figure, measures: list[str] | None = None) -> None:
 
 
 def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None,
-           row: str | None = None, **where: str):  # fmt: skip
-    """Mean over seeds of a column along rounds, time or traffic; the band is the 95% interval.
-
-    `where` keeps one place of an axis: model="CNN".
-    """
+           row: str | None = None, where: dict | None = None):  # fmt: skip
+    """Mean over seeds of a column along rounds, time or traffic, of the cells `where`; the band is the 95% interval."""
     style()
-    table = study.rounds.copy()
-    for axis, label in where.items():
-        table = table[table[axis] == label]
+    table = select(study.rounds, where or {}).copy()
     for column in MIB & {x, y}:
         table[column] /= 2**20
     columns, rows = (study.axes[axis] if axis else [None] for axis in (col, row))
@@ -132,6 +129,30 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
     return _by_measure(study, x, measures, hue, col, draw)
 
 
+def ranking(study, measure: str, y: str = "method", hue: str | None = None, col: str = "dataset"):
+    """One measure as horizontal bars for every label of an axis, one panel for each label of `col`; at paper scale
+    the paper's numbers are crosses."""
+    style()
+    values = study.values[study.values["measure"] == measure]
+    columns, groups = study.axes[col], study.axes[hue] if hue else [None]
+    height = 1.2 + 0.24 * len(study.axes[y]) * (1 + len(groups)) / 2
+    figure, axes = plt.subplots(1, len(columns), figsize=(3 + 5 * len(columns), height + 1), squeeze=False, sharey=True)
+    theirs = [r for r in study.table.reported_rows() if r["measure"] == measure and study.scale == "paper"]
+    for place, label in zip(axes[0], columns, strict=True):
+        sns.barplot(values[values[col] == label], x="value", y=y, hue=hue, order=study.axes[y], ax=place, capsize=0.2,
+                    hue_order=groups if hue else None, errorbar=interval if len(study.seeds) > 1 else None)  # fmt: skip
+        for row in theirs:
+            if row[col] == label and row[y] in study.axes[y] and (not hue or row[hue] in groups):
+                shift = (groups.index(row[hue]) + 0.5) / len(groups) * 0.8 - 0.4 if hue else 0
+                place.plot(row["value"], study.axes[y].index(row[y]) + shift, "kx", markersize=5)
+        place.set(xlabel=measure, ylabel="", title=label)
+        if theirs:
+            place.plot([], [], "kx", markersize=5, label="the paper")
+    _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue) if hue else "")
+    _note(study, figure)
+    return figure
+
+
 def against(study, x: str, y: str, hue: str = "method"):
     """One measure against another, a line for each label of `hue`; whiskers are 95% intervals over seeds."""
     style()
@@ -207,6 +228,22 @@ def _frame(place, table: pd.DataFrame, cells: pd.Series) -> None:
         if row in table.index and column in table:
             corner = (table.columns.get_loc(column), table.index.get_loc(row))
             place.add_patch(plt.Rectangle(corner, 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
+
+
+def relationship(study, client: int = 9, axis: str = "dataset"):
+    """KAPC's final relationship matrix of one client, layer by client, for every label of an axis (first seed)."""
+    style()
+    figure, axes = plt.subplots(1, len(study.cells), figsize=(1 + 6.5 * len(study.cells), 5), squeeze=False)
+    for place, cell in zip(axes[0], study.cells, strict=True):
+        cube = load_tensors(study.store / cell.run(study.seeds[0]).id / "weights.pt")["record"]["relationship"]
+        sns.heatmap(cube[:, client].numpy(), cmap="viridis", ax=place, vmin=0, annot=len(cube) < 9, fmt=".2f",
+                    cbar_kws={"label": "relationship coefficient"}, annot_kws={"fontsize": 9})  # fmt: skip
+        place.set(
+            title=f"{cell.labels[axis]}: client {client}", xlabel="client", ylabel="layer (0 is nearest the image)"
+        )
+    figure.tight_layout()
+    _note(study, figure)
+    return figure
 
 
 def split(study, clients: int = 12):

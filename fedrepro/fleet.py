@@ -53,8 +53,24 @@ class Fleet:
         generator = stream(self.run.seed, what, cid, period)
         return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
 
-    def seconds(self, t: int, cid: int, nbytes: int) -> tuple[float, float]:
+    def _send(self, link: str, t: int, cid: int, nbytes: int) -> float:
+        megabits = self._draw(link, getattr(self.run, link), t, cid)
+        return nbytes * 8 / (megabits * 1e6) if megabits else 0.0
+
+    def seconds(self, t: int, cid: int, up: int, down: int = 0) -> tuple[float, float]:
         """(compute, communicate) seconds of one participant; 0 where the run models no such cost."""
-        megabits = self._draw("bandwidth", self.run.bandwidth, t, cid)
-        communicate = nbytes * 8 / (megabits * 1e6) if megabits else 0.0
+        communicate = sum(self.transfer(t, cid, up, down)) if self.run.download else self._send(
+            "bandwidth", t, cid, up + down)  # fmt: skip
         return self._draw("compute", self.run.compute, t, cid) or 0.0, communicate
+
+    def transfer(self, t: int, cid: int, up: int, down: int) -> tuple[float, float]:
+        """Seconds (up, down) of one participant, each on its own link."""
+        return self._send("bandwidth", t, cid, up), self._send("download", t, cid, down)
+
+
+def shannon(megahertz: float, dbm: float, metres: float) -> float:
+    """Mbit/s of a link by KAPC's Table 4 taken at its word: path loss -40 dB at 1 m with exponent 4, fading 1, noise
+    -174 dBm/Hz, no interference (its unit is not given; any of a milliwatt or more would silence the link)."""
+    received = dbm - 40 - 10 * 4 * math.log10(metres)
+    noise = -174 + 10 * math.log10(megahertz * 1e6)
+    return megahertz * math.log2(1 + 10 ** ((received - noise) / 10))

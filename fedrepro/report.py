@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from fedrepro import metrics, spec, verdict
-from fedrepro.cost import visit_flops
+from fedrepro.cost import round_costs, visit_flops
 from fedrepro.engine import sweep
 from fedrepro.errors import BadInput, bad
+from fedrepro.fleet import shannon
 from fedrepro.store import read_result, write_atomically
 
 MARKS = {"reproduced": "✓", "contradicted": "✗", "inconclusive": "?", verdict.NOT_TESTABLE: "–"}
@@ -79,14 +80,20 @@ class Study:
                 else:
                     table["paper_bytes"] = table["bytes"]
                 table["ema_accuracy"] = metrics.ema(table["accuracy"].ffill().bfill().tolist())
-                if self._needs_flops:
+                if self._needs("flops"):
                     table["flops"] = visit_flops(run) * run.per_round * table["round"]
+                if self._needs("client_flops", "server_flops"):
+                    costs = round_costs(run)
+                    table["client_flops"] = costs["client_flops"] * run.per_round
+                    table["server_flops"] = costs["server_flops"]
+                if "time_up" in table:
+                    table["link_time"] = table["time_up"] + table["time_down"]
+                    table["round_time"] = table["link_time"] + table["client_time"] + table["server_time"]
                 frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
-    @property
-    def _needs_flops(self) -> bool:
-        return any("flops" in (m["column"], m.get("spend")) for m in self.measures.values())
+    def _needs(self, *columns: str) -> bool:
+        return any(c in columns for m in self.measures.values() for c in (m["column"], m.get("spend")))
 
     @cached_property
     def values(self) -> pd.DataFrame:
@@ -328,3 +335,30 @@ def block_sizes(model: str, classes: int = 10, channels: int = 3, size: int = 32
     return pd.DataFrame({"last blocks sent (α)": range(1, blocks + 1), "from block": list(net.block_params)[::-1],
                          "parameters": last, "share of bytes": last / last[-1],
                          "charged by Eq. (4): α/M": np.arange(1, blocks + 1) / blocks})  # fmt: skip
+
+
+def layer_sizes(model: str, clients: int = 10, classes: int = 10, channels: int = 3, size: int = 32) -> pd.DataFrame:
+    """What KAPC's clients upload in a round when they send layers 1..Ω and BatchNorm, in MiB."""
+    from fedrepro.models import build
+
+    net = build(model, classes=classes, channels=channels, size=size)
+    counts = {name: p.numel() for name, p in net.named_parameters()}
+    layers = {name: sum(counts[key] for key in keys) for name, keys in net.layers().items()}
+    rest = sum(counts.values()) - sum(layers.values())
+    sent = (np.cumsum(list(layers.values())) + rest) * 4 * clients / ROUND_MIB
+    return pd.DataFrame({"Ω": range(1, len(layers) + 1), "last layer sent": list(layers),
+                         "its parameters": list(layers.values()), f"upload of {clients} clients (MiB)": sent,
+                         "share of the model": sent / sent[-1]})  # fmt: skip
+
+
+def wireless(nbytes: int, clients: int = 100, seed: int = 0) -> pd.DataFrame:
+    """Mean seconds of one model up and down for clients drawn from KAPC's Table 4, by two readings of it."""
+    draw = np.random.default_rng(seed).uniform
+    band, power, metres = draw(10, 30, clients), draw(23, 30, clients), draw(100, 500, clients)
+    megabits = nbytes * 8 / 1e6
+    literal = [np.mean([megabits / shannon(b, p, m) for b, p, m in zip(*way, strict=True)])
+               for way in ((band, power, metres), ([50] * clients, [30] * clients, metres))]  # fmt: skip
+    readings = ["one bit per second and hertz (used here)", "its powers, distances and noise"]
+    return pd.DataFrame({"reading of Table 4": readings,
+                         "up (s)": [np.mean(megabits / band), literal[0]],
+                         "down (s)": [megabits / 50, literal[1]]})  # fmt: skip

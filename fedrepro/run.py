@@ -78,11 +78,12 @@ class Run:
     samples: int | None = about("training samples of each client (default: all data divided)", None)
     share: float | None = about("random share of the training set that is used", None)
     eval_every: int | None = about("test every so many rounds (default: each)", None)
-    personal: str | None = about("test personal models of the selected or of all clients", None)
+    personal: str | None = about("personal test: models of the selected or all clients, or as just trained", None)
     limited: float | None = about("share of computing-limited devices", None)
     delay: float | None = about("probability that an update is late", None)
     max_delay: int | None = about("largest delay in rounds", None)
     bandwidth: tuple | None = about("low:high Mbit/s of a device, for the virtual clock", None)
+    download: tuple | None = about("low:high Mbit/s of the way down (default: bandwidth both ways)", None)
     compute: tuple | None = about("low:high seconds a device computes in a round", None)
     redraw: int | None = about("rounds after which bandwidth and compute are drawn anew", None)
 
@@ -101,12 +102,14 @@ class Run:
             raise bad("samples", self.samples, f"at most {MOST_SAMPLES // self.clients} for {self.clients} clients")
         if (self.delay is None) != (self.max_delay is None):
             raise bad("max_delay", self.max_delay, "delay and max_delay go together")
-        for name in ("bandwidth", "compute"):
+        for name in ("bandwidth", "download", "compute"):
             self._set(name, self._range(name))
+        if self.download is not None and self.bandwidth is None:
+            raise bad("download", self.download, "bandwidth beside it, for the way up")
         choose("augment", self.augment, AUGMENTATIONS)
         choose("weights", self.weights, ("size", "equal"))
         if self.personal is not None:
-            choose("personal", self.personal, ("selected", "all"))
+            choose("personal", self.personal, ("selected", "all", "trained"))
         self._check_parts()
 
     def _check_parts(self):

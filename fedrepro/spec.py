@@ -37,6 +37,7 @@ CLAIM_KINDS = {  # kind: options it needs
     "ratio": {"of", "over", "ratio", "tolerance"},
     "absolute": {"tolerance"},
     "sum": {"axis", "total", "parts", "margin"},
+    "above": {"than"},
     "untestable": {"why"},
 }
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
@@ -228,16 +229,25 @@ def _on_base(base: dict, content: dict) -> dict:
     shared = base.get("axis", {})
     for name in content.get("use", []):
         choose("use", name, shared)
-    merged["axis"] = {**{a: shared[a] for a in content.get("use", [])}, **content.get("axis", {})}
+    merged["axis"] = _join({a: shared[a] for a in content.get("use", [])}, content.get("axis", {}))
     merged["deviation"] = [*base.get("deviation", []), *content.get("deviation", [])]
     merged["scale"] = {}
     for scale in SCALES:
         below, above = base.get("scale", {}).get(scale, {}), content.get("scale", {}).get(scale, {})
-        axes = {a: v for a, v in {**below.get("axis", {}), **above.get("axis", {})}.items()
-                if a in merged["axis"] or a in above.get("axis", {})}  # fmt: skip
+        used = {a: v for a, v in below.get("axis", {}).items() if a in content.get("use", [])}
         merged["scale"][scale] = {**below, **above, "run": _merge(below.get("run", {}), above.get("run", {})),
-                                  "axis": axes}  # fmt: skip
+                                  "axis": _join(used, above.get("axis", {}))}  # fmt: skip
     return merged
+
+
+def _join(shared: dict, own: dict) -> dict:
+    """The table's axes over the shared ones; its choices join those of a shared axis that it uses."""
+    joined = {**shared, **own}
+    for axis in set(shared) & set(own):
+        joined[axis] = {**shared[axis], **own[axis]}
+        if "choices" in shared[axis] and "choices" in own[axis]:
+            joined[axis]["choices"] = {**shared[axis]["choices"], **own[axis]["choices"]}
+    return joined
 
 
 def _keys(table: Table, where: str, found: dict, allowed, needed=()) -> None:

@@ -20,9 +20,9 @@ def judge(claim: dict, values: pd.DataFrame, scale: str, axes: dict[str, list[st
         return {"verdict": NOT_TESTABLE, "evidence": claim["why"]}
     if claim["kind"] == "absolute" and scale != "paper" and not claim.get("any_scale"):
         return {"verdict": NOT_TESTABLE, "evidence": "an absolute number, judged at paper scale only"}
-    values = _select(values, claim.get("where", {}))
+    values = select(values, claim.get("where", {}))
     kind = {"best": _best, "near": _near, "compare": _compare, "trend": _trend, "gap_trend": _gap_trend,
-            "ratio": _ratio, "sum": _sum, "absolute": _absolute}[claim["kind"]]  # fmt: skip
+            "ratio": _ratio, "sum": _sum, "absolute": _absolute, "above": _above}[claim["kind"]]  # fmt: skip
     effects = kind(claim, values, axes, -1.0 if better == "lower" else 1.0, reported)
     if not effects:
         return {"verdict": NOT_TESTABLE, "evidence": f"the {scale} scale does not have these cells"}
@@ -107,7 +107,7 @@ def _sum(claim, values, axes, sign, _):
 
 def _cell(values: pd.DataFrame, labels: dict) -> pd.Series:
     """One number a seed; NaN where one of its cells missed its target."""
-    return _select(values, labels).groupby("seed")["value"].agg(lambda cells: cells.mean(skipna=False))
+    return select(values, labels).groupby("seed")["value"].agg(lambda cells: cells.mean(skipna=False))
 
 
 def _compare(claim, values, axes, sign, _):
@@ -155,7 +155,7 @@ def _trend(claim, values, axes, sign, _):
 def _gap_trend(claim, values, axes, sign, _):
     """The difference between two places, followed along an axis."""
     direction = {"rises": 1.0, "falls": -1.0}[claim["direction"]]
-    a, b = (_select(values, claim[key]) for key in ("of", "over"))
+    a, b = (select(values, claim[key]) for key in ("of", "over"))
     keys = [*[x for x in axes if x not in claim["of"]], "seed"]
     both = a.merge(b, on=keys, suffixes=("_of", "_over"))
     if both.empty:
@@ -165,11 +165,19 @@ def _gap_trend(claim, values, axes, sign, _):
     return _trend({**claim, "direction": claim["direction"]}, both, remaining, direction, None)
 
 
-def _select(values: pd.DataFrame, labels: dict) -> pd.DataFrame:
+def select(values: pd.DataFrame, labels: dict) -> pd.DataFrame:
     """The rows at these places of the table; a list of labels means any of them."""
     for axis, label in labels.items():
         values = values[values[axis].isin([str(v) for v in (label if isinstance(label, list) else [label])])]
     return values
+
+
+def _above(claim, values, axes, sign, _):
+    """Holds where the value itself is above a number (below it, for a cost)."""
+    places = [axis for axis in axes if values[axis].nunique() > 1]
+    groups = values.groupby(places, sort=False) if places else [((claim["measure"],), values)]
+    return [(_minus(" ".join(place), f"{claim['than']:g}", sign), list(sign * (group["value"] - claim["than"])))
+            for place, group in groups if len(group)]  # fmt: skip
 
 
 def _absolute(claim, values, axes, sign, reported):

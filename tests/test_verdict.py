@@ -37,6 +37,17 @@ def test_paired_by_seed():
     assert verdict(BEST, NOISY) == "inconclusive"
 
 
+def test_above_a_number():
+    claim = {"id": "x", "kind": "above", "measure": "m", "than": 0.495, "where": {"level": "5"}}
+    assert verdict({**claim, "where": {"level": "5", "method": "A"}}, CLEAR) == "inconclusive"  # 0.51 +- 0.025
+    assert verdict({**claim, "than": 0.48, "where": {"level": "5", "method": "A"}}, CLEAR) == "reproduced"
+    assert verdict({**claim, "than": 0.6}, CLEAR) == "contradicted"
+    assert verdict({**claim, "than": 0.6}, CLEAR, better="lower") == "reproduced"
+    assert verdict({**claim, "where": {"level": "7"}}, CLEAR) == NOT_TESTABLE
+    evidence = judge({**claim, "than": 0.48}, CLEAR, "reduced", AXES, "higher", ())["evidence"]
+    assert evidence == "A − 0.48: +0.03 ± 0.0248; B − 0.48: +0 ± 0.0248"
+
+
 def test_evidence_of_a_cost_is_positive_where_the_claim_holds():
     found = judge({**BEST, "winner": "B"}, CLEAR, "reduced", AXES, "lower", ())
     assert found["verdict"] == "reproduced"
