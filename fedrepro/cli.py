@@ -1,4 +1,4 @@
-"""The command line: fedrepro run | sweep | methods | data | papers | reproduce | bench."""
+"""The command line: fedrepro run | sweep | methods | data | papers | reproduce | verify | bench."""
 
 import argparse
 import itertools
@@ -76,6 +76,17 @@ def parser() -> argparse.ArgumentParser:
         "papers", help="list the papers, their tables and figures",
         description="List the papers, their tables and figures.",
     )  # fmt: skip
+
+    check = commands.add_parser(
+        "verify", help="check committed results against their record, and train some runs again",
+        description="Check that every cell of the CSV files follows from the record beside them (runs.json, "
+        "rounds.csv.gz), then train runs drawn from it again and compare digests. Exit code 1 if anything differs.",
+        epilog="example: fedrepro verify results/ --sample 3 --seed 0",
+    )  # fmt: skip
+    check.add_argument("folder", nargs="?", default="results", help="results, or a folder in it (default: %(default)s)")
+    check.add_argument("--sample", type=_literal, default=2, help="runs to train again (default: %(default)s)")
+    check.add_argument("--seed", type=_literal, default=0, help="of the draw (default: %(default)s)")
+    check.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
 
     bench = commands.add_parser(
         "bench", help="measure speed as ratios to a bare PyTorch loop",
@@ -265,6 +276,12 @@ def papers(args: argparse.Namespace) -> int:
 
     print(_columns([{"paper": p, "table": t.name, "title": t.title} for p in spec.papers() for t in spec.tables(p)]))
     return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    from fedrepro import verify as checks
+
+    return checks.main(args.folder, args.sample, args.seed, args.workers)
 
 
 def bench(args: argparse.Namespace) -> int:

@@ -6,11 +6,11 @@ import threading
 import time
 from pathlib import Path
 
-from fedrepro import spec
+from fedrepro import record, spec
 from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
 from fedrepro.report import Study, markdown, results_folder
-from fedrepro.store import read_result, write_atomically, write_json
+from fedrepro.store import write_atomically
 
 
 def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
@@ -141,16 +141,10 @@ def _summary(studies: list[Study], failures: list[str]) -> None:
         folder = studies[0].folder
         if len(studies) == len(spec.tables(studies[0].table.paper)):  # the page is of the whole paper
             write_atomically(folder / "README.md", lambda f: f.write(markdown(studies).encode()))
-            write_json(folder / "runs.json", _records(studies))
+        record.write(folder, studies[0].store)
         print(f"results in {folder.relative_to(Path.cwd()) if _below() else folder}")
     if failures:
         print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
-
-
-def _records(studies: list[Study]) -> dict[str, dict]:
-    """What stands behind every run id: description, digest, data, commit, versions, machine."""
-    ids = {run.id for study in studies for run in study.runs()}
-    return {run_id: read_result(studies[0].store / run_id)[0] for run_id in sorted(ids)}
 
 
 def _below() -> bool:

@@ -283,7 +283,7 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
         wanted = summary["run"]["rounds"], summary["digest"]
         file = folder / "rounds.csv"
         with open(file) as lines:
-            rows = [{k: _number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
+            rows = [{k: number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
         if [row["round"] for row in rows] != list(range(1, wanted[0] + 1)):
             raise ValueError
     except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
@@ -291,5 +291,6 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
     return summary, rows
 
 
-def _number(text: str) -> int | float:
+def number(text: str) -> int | float:
+    """What repr() wrote into rounds.csv."""
     return int(text) if text.lstrip("-").isdigit() else float(text)

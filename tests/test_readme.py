@@ -1,8 +1,8 @@
 """What the README says works: its Python runs, its commands exist, its make targets exist."""
 
 import re
-import subprocess
 import shlex
+import subprocess
 
 import pytest
 
