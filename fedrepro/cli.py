@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     many = commands.add_parser(
         "sweep", help="train a grid of federations side by side",
         description="Train every combination of the --vary values; finished runs are not computed again.",
-        epilog="example: fedrepro sweep --data digits --vary method fedavg fedprox --vary seed 0 1 2",
+        epilog="example: fedrepro sweep --data digits --vary method fedavg fedprox --vary seed 0 1 2 [--engine ray]",
     )  # fmt: skip
     _run_options(many)
     many.add_argument("--store", default=DEFAULT_STORE, help="where results are kept (default: %(default)s)")
@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--scale", default="reduced", help="smoke, reduced, cpu or paper (default: %(default)s)")
     again.add_argument("--seeds", type=_literal, help="number of seeds (default: the table's own)")
     again.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
+    _engine_options(again)
     again.add_argument("--table", help="only this table or figure")
     again.add_argument("--fresh", action="store_true", help="compute everything again")
 
@@ -108,8 +109,31 @@ def _run_options(command: argparse.ArgumentParser) -> None:
             shown = "" if f.default is None else f" (default: {f.default})"
             command.add_argument("--" + f.name.replace("_", "-"), help=f.metadata["help"] + shown)
     command.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
+    _engine_options(command)
     command.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
     command.add_argument("--json", action="store_true", help="one line of JSON at the end, nothing else")
+
+
+def _engine_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--engine", help="process (this machine, the default) or ray (a Ray cluster)")
+    command.add_argument("--address", help="of the Ray cluster, host:port (default: RAY_ADDRESS, else this machine)")
+
+
+def _choose_engine(args: argparse.Namespace) -> None:
+    """By environment, which the notebooks' kernels inherit. What cannot be had is said before anything starts."""
+    from fedrepro.engine import pick_engine
+
+    engine = pick_engine(args.engine)
+    if args.address:
+        if engine != "ray":
+            raise bad("--address", args.address, "only with --engine ray")
+        os.environ["RAY_ADDRESS"] = args.address
+    if engine == "ray":
+        from fedrepro.cluster import connect
+
+        connect()
+    if args.engine:
+        os.environ["FEDREPRO_ENGINE"] = engine
 
 
 def _literal(text: str):
@@ -293,6 +317,8 @@ def bench(args: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
+        if "engine" in args:
+            _choose_engine(args)
         return globals()[args.command](args)
     except (BadInput, Failure) as error:
         return _say(error, 2 if isinstance(error, BadInput) else 1)
