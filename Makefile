@@ -13,7 +13,7 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(ADDRESS),--address $(ADDRESS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-notebooks lint bench reproduce $(PAPERS:%=reproduce-%) clean
+.PHONY: help setup test test-notebooks lint report bench reproduce $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -54,6 +54,9 @@ test-notebooks: setup ## execute every notebook at smoke scale
 lint: setup ## check style with ruff
 	$(BIN)/ruff check fedrepro tests
 	$(BIN)/ruff format --check fedrepro tests
+
+report: setup ## build results/index.html: every table, figure and verdict on one page
+	$(BIN)/fedrepro report
 
 bench: setup ## measure speed as ratios to a bare PyTorch loop (Fashion-MNIST is fetched once)
 	$(BIN)/fedrepro bench $(ARGS)

@@ -1,4 +1,4 @@
-"""The command line: fedrepro run | sweep | methods | data | papers | reproduce | verify | bench."""
+"""The command line: fedrepro run | sweep | methods | data | papers | reproduce | report | verify | bench."""
 
 import argparse
 import itertools
@@ -77,6 +77,12 @@ def parser() -> argparse.ArgumentParser:
         "papers", help="list the papers, their tables and figures",
         description="List the papers, their tables and figures.",
     )  # fmt: skip
+
+    page = commands.add_parser(
+        "report", help="build results/index.html, one page of all papers",
+        description="Build index.html in the results folder from the files there: a static page, no server needed.",
+    )  # fmt: skip
+    page.add_argument("folder", nargs="?", default="results", help="the results (default: %(default)s)")
 
     check = commands.add_parser(
         "verify", help="check committed results against their record, and train some runs again",
@@ -299,6 +305,15 @@ def papers(args: argparse.Namespace) -> int:
     from fedrepro import spec
 
     print(_columns([{"paper": p, "table": t.name, "title": t.title} for p in spec.papers() for t in spec.tables(p)]))
+    return 0
+
+
+def report(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from fedrepro import page
+
+    print(f"wrote {page.build(Path(args.folder))}")
     return 0
 
 

@@ -123,9 +123,9 @@ class Study:
             })  # fmt: skip
         return pd.DataFrame(lines)
 
-    def readable(self) -> pd.DataFrame:
+    def readable(self, summary: pd.DataFrame | None = None) -> pd.DataFrame:
         """The summary as a person reads it: the paper's number beside ours, with its interval over seeds."""
-        table = self.summary()
+        table = self.summary() if summary is None else summary
         table["measured"] = [self._measured(row) for row in table.to_dict("records")]
         table["reported"] = ["" if pd.isna(v) else f"{v:.4g}" + "+" * more
                              for v, more in zip(table["reported"], table["reported_more"], strict=True)]  # fmt: skip

@@ -49,7 +49,6 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
     """Run one notebook with papermill; its executed copy and HTML go to results/<scale>/<paper>/."""
     import nbformat
     import papermill
-    from nbconvert import HTMLExporter
     from traitlets.config import Config
 
     given = {"table": f"{study.table.paper}/{study.table.name}", "scale": study.scale, "seeds": seeds,
@@ -66,8 +65,19 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
     executed = nbformat.read(target, as_version=4)
     _tidy(executed)
     nbformat.write(executed, target)
-    page, _ = HTMLExporter(template_name="classic").from_notebook_node(executed)
-    target.with_suffix(".html").write_text(page)
+    web_page(target)
+
+
+def web_page(executed: Path) -> Path | None:
+    """An executed notebook as HTML beside it, made if it is not there or older; None without the notebook."""
+    from nbconvert import HTMLExporter
+
+    if not executed.exists():
+        return None
+    page = executed.with_suffix(".html")
+    if not page.exists() or page.stat().st_mtime < executed.stat().st_mtime:
+        page.write_text(HTMLExporter(template_name="classic").from_filename(str(executed))[0])
+    return page
 
 
 def _tidy(executed) -> None:
