@@ -1,5 +1,7 @@
 """The figures of a study, with seaborn: lines over rounds, bars and lines over an axis, heat maps."""
 
+import itertools
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
@@ -27,19 +29,24 @@ def interval(values) -> tuple[float, float]:
     return mean - (half or 0), mean + (half or 0)
 
 
-def _note(study, figure) -> None:
+def _note(study, figure, measures: list[str] | None = None) -> None:
     """Every figure says what it is: scale, data, seeds."""
     data = sorted({cell.run(study.seeds[0]).data.partition(":")[0] for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
-    if study.values["value"].isna().any():
+    if study.values[study.values["measure"].isin(measures or [])]["value"].isna().any():
         text += "  ·  a missing point or bar: target not reached"
     figure.text(0.01, -0.02, text, fontsize="x-small", color="0.35", ha="left", va="top")
 
 
-def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None):
-    """Mean over seeds of a column along rounds, time or traffic; the band is the 95% interval."""
+def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None, **where: str):
+    """Mean over seeds of a column along rounds, time or traffic; the band is the 95% interval.
+
+    `where` keeps one place of an axis: model="CNN".
+    """
     style()
     table = study.rounds.copy()
+    for axis, label in where.items():
+        table = table[table[axis] == label]
     for column in MIB & {x, y}:
         table[column] /= 2**20
     columns = study.axes[col] if col else [None]
@@ -80,7 +87,7 @@ def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, draw
         _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
     else:
         figure.tight_layout()
-    _note(study, figure)
+    _note(study, figure, list(panels))
     return figure
 
 
@@ -104,29 +111,86 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
         sns.barplot(values, x=x, y="value", hue=hue or x, order=study.axes[x], hue_order=study.axes[hue or x],
                     legend=bool(hue), ax=place, errorbar=interval if len(study.seeds) > 1 else None,
                     capsize=0.15)  # fmt: skip
-        place.tick_params(axis="x", rotation=25)
+        plt.setp(place.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
 
     return _by_measure(study, x, measures, hue, draw)
 
 
-def heat(study, measure: str, rows: str, columns: str):
-    """Mean over seeds of a measure on two axes; our values left, the paper's right where it gives them."""
+def against(study, x: str, y: str, hue: str = "method"):
+    """One measure against another, a line for each label of `hue`; whiskers are 95% intervals over seeds."""
     style()
-    ours = study.values[study.values["measure"] == measure]
-    ours = ours.pivot_table(index=rows, columns=columns, values="value").reindex(study.axes[rows])[study.axes[columns]]
-    theirs = pd.DataFrame([r for r in study.table.reported_rows() if r["measure"] == measure])
-    panels = [(f"ours ({study.scale})", ours)]
-    if len(theirs):
-        theirs = theirs.pivot_table(index=rows, columns=columns, values="value")
-        panels.append(("the paper (its own scale)", theirs))
-    figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.8), squeeze=False)
-    for place, (title, table) in zip(axes[0], panels, strict=True):
-        sns.heatmap(table.astype(float), annot=True, fmt=".3f", cmap="viridis", ax=place, cbar=False)
+    wide = study.values.pivot_table(index=[*study.axes, "seed"], columns="measure", values="value").reset_index()
+    figure, place = plt.subplots(figsize=(8, 4.8))
+    for i, label in enumerate(study.axes[hue]):
+        rows = wide[wide[hue] == label].groupby([a for a in study.axes if a != hue], sort=False)
+        points = [(part[x].mean(), *mean_interval(part[y])) for _, part in rows]
+        across, mean, half = zip(*sorted(points, key=lambda p: p[0]), strict=True)
+        place.errorbar(across, mean, yerr=[h or 0 for h in half], label=label, marker="os^DvPX"[i % 7], capsize=4)
+    unit = study.measures[x].get("unit", "")
+    place.set(xlabel=f"{x} ({unit})" if unit else x, ylabel=y)
+    _one_legend(figure, [place], study.table.axis[hue].get("label", hue))
+    _note(study, figure)
+    return figure
+
+
+def spread(study, measure: str, axis: str, group, hue, labels: tuple[str, str]):
+    """A point for every label of `axis`, in columns by group(label), coloured by hue(label); the line is their mean."""
+    style()
+    values = study.values[study.values["measure"] == measure].groupby(axis, sort=False)["value"].mean().reset_index()
+    values["group"], values["hue"] = values[axis].map(group), values[axis].map(hue)
+    figure, place = plt.subplots(figsize=(8, 4.8))
+    sns.swarmplot(values, x="group", y="value", hue="hue", hue_order=sorted(values["hue"].unique()), size=9,
+                  palette="viridis", ax=place)  # fmt: skip
+    sns.pointplot(values, x="group", y="value", color="0.4", errorbar=None, markers="_", linestyles="--", ax=place)
+    place.set(xlabel=labels[0], ylabel=measure)
+    _one_legend(figure, [place], labels[1])
+    _note(study, figure)
+    return figure
+
+
+def heat(study, measure: str, rows: str | list[str], columns: str, by_row=False, mark_best=False, fmt: str = ".3f"):
+    """Mean over seeds of a measure on two axes (`rows` may be several): ours, and the paper's where it gives them.
+
+    `by_row` shades by the rank within a row, panel below panel; `mark_best` frames the paper's best cell of each row.
+    """
+    style()
+    keys = [rows] if isinstance(rows, str) else rows
+
+    def grid(values: pd.DataFrame, axes: dict) -> pd.DataFrame:
+        order = [" ".join(place) for place in itertools.product(*(axes[key] for key in keys))]
+        values = values[values["measure"] == measure].assign(row=lambda v: v[keys].agg(" ".join, axis=1))
+        table = values.pivot_table(index="row", columns=columns, values="value").astype(float)
+        return table.reindex([row for row in order if row in table.index])[[c for c in axes[columns] if c in table]]
+
+    panels = {f"ours ({study.scale})": grid(study.values, study.axes)}
+    if any(row["measure"] == measure for row in study.table.reported_rows()):
+        theirs = grid(pd.DataFrame(study.table.reported_rows()), study.table.choices("paper"))
+        panels["the paper (its own scale)"] = theirs
+    heights = [1.6 + 0.5 * len(table) for table in panels.values()]
+    if by_row:
+        figure, axes = plt.subplots(len(panels), 1, figsize=(11, sum(heights)), squeeze=False, height_ratios=heights)
+    else:
+        figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.8), squeeze=False)
+    for place, (title, table) in zip(axes.flat, panels.items(), strict=True):
+        sns.heatmap(table.rank(axis=1, pct=True) if by_row else table, annot=table, fmt=fmt, cmap="viridis", ax=place,
+                    cbar=False)  # fmt: skip
         place.set(title=title, xlabel=study.table.axis[columns].get("label", columns),
-                  ylabel=study.table.axis[rows].get("label", rows))  # fmt: skip
+                  ylabel=" and ".join(study.table.axis[key].get("label", key) for key in keys))  # fmt: skip
+        if by_row:
+            place.tick_params(axis="y", rotation=0)
+        if mark_best:
+            _frame(place, table, theirs.idxmax(axis=1))
     figure.tight_layout()
     _note(study, figure)
     return figure
+
+
+def _frame(place, table: pd.DataFrame, cells: pd.Series) -> None:
+    """A red frame around one cell of each row, where the table has it."""
+    for row, column in cells.items():
+        if row in table.index and column in table:
+            corner = (table.columns.get_loc(column), table.index.get_loc(row))
+            place.add_patch(plt.Rectangle(corner, 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
 
 
 def split(study, clients: int = 12):

@@ -214,23 +214,27 @@ def _numbers(study: Study, summary: pd.DataFrame) -> str:
     """One row a cell of the table; for each measure the paper's number, where it gives one, and ours."""
     readable = study.readable(summary.copy())
     theirs, ours = "paper (its scale)", f"ours ({study.scale})"
-    cells, head, second = {}, [], []
     axes = [axis for axis in study.axes if summary[axis].nunique() > 1] or list(study.axes)
-    for name, group in readable.groupby("measure", sort=False):
-        reported = bool(group[theirs].any())
+    head = second = ""
+    rows = {tuple(labels): [runs, ""] for *labels, runs in summary[[*axes, "runs"]].itertuples(index=False)}
+    for name, group in readable.groupby(summary["measure"], sort=False):
+        reported, one_name = bool(group[theirs].any()), group["measure"].nunique() == 1
         unit = f" ({group['unit'].iloc[0]})" if isinstance(group["unit"].iloc[0], str) and group["unit"].iloc[0] else ""
-        head.append(f'<th class="group" colspan="{1 + reported}">{escape(name + unit)}</th>')
-        second.append('<th class="paper">paper</th><th>ours</th>' if reported else '<th class="ours alone">ours</th>')
-        for index, row in group.iterrows():
-            text = f'<td class="paper">{escape(row[theirs])}</td>' * reported
-            text += f'<td class="ours{" alone" * (not reported)}">{escape(row[ours])}</td>'
-            cells.setdefault(tuple(row[axis] for axis in axes), [summary["runs"][index], []])[1].append(text)
+        shown = group["measure"].iloc[0] if one_name else name
+        head += f'<th class="group" colspan="{1 + reported}">{escape(shown + unit)}</th>'
+        second += '<th class="paper">paper</th><th>ours</th>' if reported else '<th class="ours alone">ours</th>'
+        found = {tuple(row[axis] for axis in axes): row for row in group.to_dict("records")}
+        for labels, row in rows.items():
+            cell = found.get(labels, {theirs: "", ours: "", "measure": name})
+            target = "" if one_name else f' <span class="soft">{escape(cell["measure"].removeprefix(name))}</span>'
+            row[1] += f'<td class="paper">{escape(cell[theirs])}</td>' * reported
+            row[1] += f'<td class="ours{" alone" * (not reported)}">{escape(cell[ours])}{target}</td>'
     body = ""
-    for labels, (runs, texts) in cells.items():
+    for labels, (runs, texts) in rows.items():
         heads = "".join(f"<th>{escape(label)}</th>" for label in labels)
-        body += f"<tr>{heads}{''.join(texts)}<td>{_run_links(runs)}</td></tr>"
+        body += f"<tr>{heads}{texts}<td>{_run_links(runs)}</td></tr>"
     names = "".join(f'<th rowspan="2">{escape(study.table.axis[axis].get("label", axis))}</th>' for axis in axes)
-    top = f'<tr>{names}{"".join(head)}<th rowspan="2">runs</th></tr><tr>{"".join(second)}</tr>'
+    top = f'<tr>{names}{head}<th rowspan="2">runs</th></tr><tr>{second}</tr>'
     return f'<div class="scroll"><table class="numbers"><thead>{top}</thead><tbody>{body}</tbody></table></div>'
 
 

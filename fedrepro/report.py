@@ -97,7 +97,7 @@ class Study:
                     {
                         **labels,
                         "measure": name,
-                        "value": _measure(table, measure),
+                        "value": _measure(table, {**measure, "target": spec.target(measure, labels)}),
                         "unit": measure.get("unit", ""),
                         "scale": self.scale,
                     }
@@ -126,12 +126,18 @@ class Study:
     def readable(self, summary: pd.DataFrame | None = None) -> pd.DataFrame:
         """The summary as a person reads it: the paper's number beside ours, with its interval over seeds."""
         table = self.summary() if summary is None else summary
-        table["measured"] = [self._measured(row) for row in table.to_dict("records")]
+        rows = table.to_dict("records")
+        table["measured"] = [self._measured(row) for row in rows]
+        table["measure"] = [self._named(row) for row in rows]
         table["reported"] = ["" if pd.isna(v) else f"{v:.4g}" + "+" * more
                              for v, more in zip(table["reported"], table["reported_more"], strict=True)]  # fmt: skip
         names = {"reported": "paper (its scale)", "measured": f"ours ({self.scale})"}
         dropped = ["interval", "reported_more", "not_reached", "runs", "scale"]
         return table.drop(columns=dropped).rename(columns=names)
+
+    def _named(self, row: dict) -> str:
+        measure = self.measures[row["measure"]]
+        return row["measure"] + (f" ({spec.target(measure, row):.0%})" if measure["kind"] == "to_target" else "")
 
     def _measured(self, row: dict) -> str:
         """`0.5 ± 0.01`; a target that seeds missed says so, in rounds by the papers' notation "1000+"."""
@@ -176,6 +182,16 @@ class Study:
 
     def deviations(self):
         return _wrapped(pd.DataFrame(self.table.deviation, columns=["what", "why", "erratum"]).fillna(""))
+
+    def grouped(self, measure: str, axis: str, group, file: str, column: str) -> pd.DataFrame:
+        """Mean and deviation over the cells that `group(label)` puts together, beside those in the paper's `file`."""
+        values = self.values[self.values["measure"] == measure]
+        cells = values.groupby(axis, sort=False)["value"].mean()
+        groups = cells.groupby(cells.index.map(group)).agg(["size", "mean", "std"])
+        paper = pd.read_csv(self.table.path.parent / "reported" / file).set_index(column)[["value", "std"]] / 100
+        groups = groups.join(paper.rename(columns={"value": "paper's mean", "std": "paper's deviation"}))
+        names = {"size": "cells", "mean": "our mean", "std": "our deviation over cells"}
+        return groups.rename(columns=names).rename_axis(column).reset_index()
 
     def run_ids(self) -> pd.DataFrame:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
@@ -280,6 +296,8 @@ def _measure(table: pd.DataFrame, measure: dict) -> float:
         return float(getattr(column, "max" if kind == "best" else kind)()) * times
     if kind == "at_round":
         return float(column[table["round"] <= measure["round"]].dropna().iloc[-1]) * times
+    if kind == "gain":  # from that round to the last
+        return _measure(table, {**measure, "kind": "final"}) - _measure(table, {**measure, "kind": "at_round"})
     if kind == "to_target":
         reached = table[measure.get("of", "accuracy")] >= measure["target"]
         return float(column[reached].iloc[0]) * times if reached.any() else float("nan")

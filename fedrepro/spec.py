@@ -6,6 +6,7 @@ names the file and the key.
 
 import csv
 import itertools
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ MEASURE_KINDS = {  # kind: options it needs
     "best": {"column"},
     "mean": {"column"},
     "at_round": {"column", "round"},
+    "gain": {"column", "round"},
     "to_target": {"column", "target"},
     "within_budget": {"column", "budget"},
     "total": {"column"},
@@ -32,7 +34,9 @@ CLAIM_KINDS = {  # kind: options it needs
     "trend": {"axis", "direction"},
     "gap_trend": {"axis", "direction", "of", "over"},
     "near": {"axis", "winner", "margin"},
+    "ratio": {"of", "over", "ratio", "tolerance"},
     "absolute": {"tolerance"},
+    "sum": {"axis", "total", "parts", "margin"},
     "untestable": {"why"},
 }
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
@@ -98,7 +102,9 @@ class Table:
                 fields = _merge(fields, choices[axis][label])
             place = dict(zip(choices, labels, strict=True))
             for override in self.override:
-                if all(place[axis] == str(label) for axis, label in override["where"].items()):
+                if scale in override.get("scales", SCALES) and _applies(override["where"], place):
+                    if "method" in override["run"]:  # another method has other hyperparameters
+                        fields = {**fields, "hp": {}}
                     fields = _merge(fields, override["run"])
             result.append(Cell(place, fields))
         return result
@@ -138,6 +144,18 @@ class Table:
                 for claim in self.claim]  # fmt: skip
 
 
+def target(measure: dict, labels: dict) -> float:
+    """The accuracy to reach at this place of the table: the first of `targets` that applies, else `target`."""
+    for case in measure.get("targets", []):
+        if _applies(case["where"], labels):
+            return case["target"]
+    return measure.get("target", float("nan"))
+
+
+def _applies(where: dict, labels: dict) -> bool:
+    return all(labels[axis] == str(label) for axis, label in where.items())
+
+
 def _number_label(text: str) -> str:
     """CSV and TOML may write one number in two ways: 1 and 1.0."""
     try:
@@ -170,14 +188,20 @@ def papers() -> list[str]:
 
 def tables(paper: str) -> list[Table]:
     choose("paper", paper, papers())
-    return [load(path) for path in sorted((REPRODUCE / paper).glob("[!_]*.toml"))]
+    return [load(path) for path in _files(paper)]
+
+
+def _files(paper: str) -> list[Path]:
+    """A paper's tables, table10 after table2."""
+    natural = lambda path: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", path.stem)]  # noqa: E731
+    return sorted((REPRODUCE / paper).glob("[!_]*.toml"), key=natural)
 
 
 def find(name: str) -> Table:
     """`fedbr/table2_temperature` -> its Table."""
     path = REPRODUCE / f"{name}.toml"
     if not path.exists():
-        known = [f"{p}/{f.stem}" for p in papers() for f in sorted((REPRODUCE / p).glob("[!_]*.toml"))]
+        known = [f"{p}/{f.stem}" for p in papers() for f in _files(p)]
         choose("table", name, known)
     return load(path)
 
@@ -232,7 +256,9 @@ def _check(table: Table) -> None:
         if ("choices" in definition) == ("field" in definition and "values" in definition):
             raise table.fail(f"axis.{axis}", "needs either choices, or field and values")
     for override in table.override:
-        _keys(table, "override.", override, {"where", "run"}, ("where", "run"))
+        _keys(table, "override.", override, {"where", "run", "scales"}, ("where", "run"))
+        for scale in override.get("scales", []):
+            choose("override.scales", scale, SCALES)
         for axis, label in override["where"].items():
             _known_label(table, "override.where", axis, label)
     for measure in table.measure:
@@ -240,8 +266,8 @@ def _check(table: Table) -> None:
         if kind not in MEASURE_KINDS:
             raise table.fail(f"measure {measure.get('name')!r}.kind", f"{kind!r} is none of {', '.join(MEASURE_KINDS)}")
         _keys(table, f"measure {measure.get('name')!r}.", measure,
-              {"name", "kind", "unit", "times", "target", "of", "budget", "round", "window", "column", "spend",
-               "better"},
+              {"name", "kind", "unit", "times", "target", "targets", "of", "budget", "round", "window", "column",
+               "spend", "better"},
               {"name", *(MEASURE_KINDS[kind] - {"target", "budget", "round", "window"})})  # fmt: skip
     names = {measure["name"] for measure in table.measure}
     for scale in SCALES:
@@ -254,8 +280,13 @@ def _check(table: Table) -> None:
             if name not in names:
                 raise table.fail(f"scale.{scale}.measure.{name}", f"no such measure; there are {', '.join(names)}")
         for name, measure in table.measures(scale).items():
-            for option in MEASURE_KINDS[measure["kind"]] - set(measure):
+            given = set(measure) | ({"target"} if measure.get("targets") else set())
+            for option in MEASURE_KINDS[measure["kind"]] - given:
                 raise table.fail(f"measure {name!r}.{option}", f"is missing at scale {scale}")
+            for case in measure.get("targets", []):
+                _keys(table, f"measure {name!r}.targets.", case, {"where", "target"}, ("where", "target"))
+                for axis, label in case["where"].items():
+                    _known_label(table, f"measure {name!r}.targets", axis, label)
         for cell in table.cells(scale):
             try:
                 cell.run(table.seeds_at(scale)[0])
@@ -272,7 +303,7 @@ def _check_claims(table: Table, names: set[str]) -> None:
         where, kind = f"claim {claim.get('id')}.", claim.get("kind")
         if kind not in CLAIM_KINDS:
             raise table.fail(f"{where}kind", f"{kind!r} is none of {', '.join(CLAIM_KINDS)}")
-        every = {"id", "kind", "measure", "where", "note", "among", *CLAIM_KINDS[kind]}
+        every = {"id", "kind", "measure", "where", "note", "among", "margin", "any_scale", *CLAIM_KINDS[kind]}
         needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
         _keys(table, where, claim, every, needed)
         if "measure" in claim and claim["measure"] not in names:
@@ -285,8 +316,8 @@ def _check_claims(table: Table, names: set[str]) -> None:
             for axis, labels in place.items():
                 for label in labels if isinstance(labels, list) else [labels]:
                     _known_label(table, where, axis, label)
-        if "winner" in claim:
-            _known_label(table, f"{where}winner", claim["axis"], claim["winner"])
+        for label in [*(claim[key] for key in ("winner", "total") if key in claim), *claim.get("parts", [])]:
+            _known_label(table, where, claim["axis"], label)
 
 
 def _known_label(table: Table, where: str, axis: str, label: str) -> None:

@@ -18,11 +18,11 @@ def judge(claim: dict, values: pd.DataFrame, scale: str, axes: dict[str, list[st
     """`values`: columns of the axes' labels, seed, value of the claim's measure -> verdict and evidence."""
     if claim["kind"] == "untestable":
         return {"verdict": NOT_TESTABLE, "evidence": claim["why"]}
-    if claim["kind"] == "absolute" and scale != "paper":
+    if claim["kind"] == "absolute" and scale != "paper" and not claim.get("any_scale"):
         return {"verdict": NOT_TESTABLE, "evidence": "an absolute number, judged at paper scale only"}
     values = _select(values, claim.get("where", {}))
     kind = {"best": _best, "near": _near, "compare": _compare, "trend": _trend, "gap_trend": _gap_trend,
-            "absolute": _absolute}[claim["kind"]]  # fmt: skip
+            "ratio": _ratio, "sum": _sum, "absolute": _absolute}[claim["kind"]]  # fmt: skip
     effects = kind(claim, values, axes, -1.0 if better == "lower" else 1.0, reported)
     if not effects:
         return {"verdict": NOT_TESTABLE, "evidence": f"the {scale} scale does not have these cells"}
@@ -75,24 +75,49 @@ def _near(claim, values, axes, sign, _):
     """Holds where the difference stays within the margin: margin − |difference|."""
     effects, winner = [], str(claim["winner"])
     for place, table in _pivot(values, claim["axis"], axes):
+        rivals = [str(r) for r in claim.get("among", [c for c in table if c != winner])]
         if winner in table:
             effects += [(f"{place} margin {claim['margin']:g} − |{winner} − {rival}|".strip(),
                          list(claim["margin"] - (table[winner] - table[rival]).abs()))
-                        for rival in table if rival != winner]  # fmt: skip
+                        for rival in rivals if rival in table]  # fmt: skip
+    return effects
+
+
+def _ratio(claim, values, axes, sign, _):
+    """Holds where the quotient of two places stays within the tolerance of the claimed one."""
+    a, b = _cell(values, claim["of"]), _cell(values, claim["over"])
+    if not len(a) or not len(b):
+        return []
+    quotient = a / b
+    names = f"{_name(claim['of'])} / {_name(claim['over'])}"
+    what = f"{names} = {quotient.mean():.4g}, tolerance − |that − {claim['ratio']:g}|"
+    return [(what, list(claim["tolerance"] - (quotient - claim["ratio"]).abs()))]
+
+
+def _sum(claim, values, axes, sign, _):
+    """Holds where one place is the sum of others: margin − |total − parts|."""
+    effects, parts = [], [str(part) for part in claim["parts"]]
+    for place, table in _pivot(values, claim["axis"], axes):
+        if {claim["total"], *parts} <= set(table):
+            off = (table[claim["total"]] - sum(table[part] for part in parts)).abs()
+            effects.append((f"{place} margin {claim['margin']:g} − |{claim['total']} − {' − '.join(parts)}|".strip(),
+                            list(claim["margin"] - off)))  # fmt: skip
     return effects
 
 
 def _cell(values: pd.DataFrame, labels: dict) -> pd.Series:
-    return _select(values, labels).groupby("seed")["value"].mean()
+    """One number a seed; NaN where one of its cells missed its target."""
+    return _select(values, labels).groupby("seed")["value"].agg(lambda cells: cells.mean(skipna=False))
 
 
 def _compare(claim, values, axes, sign, _):
-    effects = []
+    """`margin`: the worse one may be better by so much, which is how "gains little" is said."""
+    effects, margin = [], claim.get("margin", 0.0)
     for pair in claim["pairs"]:
         a, b = _cell(values, pair["better"]), _cell(values, pair["worse"])
         if len(a) and len(b):
             what = pair.get("what") or _minus(_name(pair["better"]), _name(pair["worse"]), sign)
-            effects.append((what, list((sign * (a - b)).dropna())))
+            effects.append((what + (f" + {margin:g}" if margin else ""), list(sign * (a - b) + margin)))
     return effects
 
 

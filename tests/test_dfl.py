@@ -421,6 +421,22 @@ def test_the_generator_learns_the_labels_of_the_heads(small):
     same(fed.server["fedgen/g"], before)
 
 
+def test_the_generators_loss_falls(small):
+    run = small(method="fedgen", split="iid", epochs=5)
+    fed = federation(run)
+    fed.advance()
+    upload = Upload(0, 1, {**{key: fed.server[key] for key in "wb"}, "fedgen/counts": torch.ones(10).int()}, 1)
+    W, b = (fed.server["w"][name] for name in fed.server["fedgen/head"])
+    y, noise = torch.arange(10).repeat(20), torch.rand(200, 32, generator=torch.Generator().manual_seed(3))
+    state, losses = fed.server, []
+    for t in range(2, 7):
+        z = generate(state["fedgen/g"], y, noise)
+        losses.append((F.cross_entropy(z @ W.T + b, y) + diversity(noise, z)).item())
+        state = fed.method.aggregate(state, [upload], Round(t, run, []))
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] / 2
+
+
 def test_diversity_by_hand():
     noise, z = torch.tensor([[0.0, 0.0], [1.0, 3.0]]), torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
     torch.testing.assert_close(diversity(noise, z), torch.tensor(-(5.0 * 2.0) * 2 / 4).exp())

@@ -77,6 +77,23 @@ def test_shared_cells_are_one_run():
     assert len(ids) == 1
 
 
+@pytest.mark.parametrize("scale", spec.SCALES)
+def test_dfl_thresholds_share_the_runs_of_tables_2_and_3(scale):
+    """T = 1 is the FedAvg run and T = 0.6 the DFL run of Tables II (IID) and III (non-IID)."""
+
+    def ids(table, **labels):
+        (cell,) = [c for c in spec.find(f"dfl/{table}").cells(scale) if labels.items() <= c.labels.items()]
+        return cell.run(0).id
+
+    for table, scenario in (("table2_iid", "IID"), ("table3_noniid", "non-IID")):
+        for method, T in (("FedAvg", "1"), ("DFL", "0.6")):
+            grid = ids("table5_threshold_grid", scenario=scenario, model="CNN", T=T)
+            assert grid == ids(table, dataset="CIFAR-10", model="CNN", method=method)
+    assert ids("fig5_ratio_strategies", method="DFL-DRw/T") == ids(
+        "table5_threshold_grid", scenario="IID", model="CNN", T="0"
+    )
+
+
 def test_reported_numbers_are_the_papers():
     rows = {(r["dataset"], r["delta"]): r["value"] for r in spec.find("fedbr/table2_temperature").reported_rows()}
     assert rows[("CIFAR10", "1.25")] == 0.8126
@@ -123,6 +140,7 @@ def test_measures_by_hand():
         ({"kind": "best", "column": "accuracy"}, 0.4),
         ({"kind": "mean", "column": "accuracy"}, 0.25),
         ({"kind": "at_round", "column": "accuracy", "round": 3}, 0.2),
+        ({"kind": "gain", "column": "accuracy", "round": 2, "times": 2}, 0.2),
         ({"kind": "to_target", "column": "bytes", "target": 0.3}, 20),
         ({"kind": "to_target", "column": "round", "target": 0.35}, 4),
         ({"kind": "within_budget", "column": "accuracy", "spend": "bytes", "budget": 35}, 0.3),
@@ -145,3 +163,27 @@ def test_bad_requests():
         Study(TABLES[0], "smoke", 0)
     with pytest.raises(BadInput, match="paper: 'fedbx'"):
         spec.tables("fedbx")
+
+
+@pytest.mark.parametrize("scale", spec.SCALES)
+def test_fedmlb_is_one_run_in_all_its_tables(scale):
+    """All paths, weights (1, 1) and temperature 1 are the FedMLB of Tables 1, 2 and 4; weights (0, 0) are FedAvg."""
+
+    def run_id(table, **labels):
+        cells = [c for c in spec.find(f"fedmlb/{table}").cells(scale) if labels.items() <= c.labels.items()]
+        assert len(cells) == 1
+        return cells[0].run(0).id
+
+    place = {"dataset": "CIFAR-100", "setting": "moderate"}
+    fedmlb = run_id("table1_server_optimizers", server="FedMLB", **place)
+    assert fedmlb == run_id("table2_local_objectives", method="FedMLB", setting="moderate")
+    assert fedmlb == run_id("table3_local_iterations", method="FedMLB", iterations="K")
+    assert fedmlb == run_id("table4_pathway_direction", method="FedMLB_L->G", setting="moderate")
+    assert fedmlb == run_id("table5_6_pathways", paths="1;2;3;4;5")
+    assert fedmlb == run_id("table7_loss_weights", lambda1="1", lambda2="1")
+    assert fedmlb == run_id("table8_temperature", split="Dir(0.3)", temperature="1")
+    if scale != "cpu":  # Table 9 has fewer rounds there
+        assert fedmlb == run_id("table9_backbones", method="FedMLB", backbone="ResNet-18")
+    fedavg = run_id("table1_server_optimizers", server="FedAvg", **place)
+    assert fedavg == run_id("table7_loss_weights", lambda1="0", lambda2="0")
+    assert fedavg == run_id("table2_local_objectives", method="FedAvg", setting="moderate") != fedmlb

@@ -43,6 +43,22 @@ def test_evidence_of_a_cost_is_positive_where_the_claim_holds():
     assert "0 A − B: +0.01" in found["evidence"]
 
 
+def test_one_place_is_the_sum_of_others():
+    table = values([[2.0, 2.2]] * 3, [[1.0, 1.1]] * 3)
+    claim = {"id": "x", "kind": "sum", "axis": "method", "total": "A", "parts": ["B", "B"], "margin": 1e-6}
+    assert verdict(claim, table) == "reproduced"
+    assert verdict({**claim, "parts": ["B"]}, table) == "contradicted"
+    assert verdict({**claim, "total": "C"}, table) == NOT_TESTABLE
+
+
+def test_an_absolute_number_that_does_not_depend_on_the_scale():
+    claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": 0.1, "where": {"method": "A", "level": "0"}}
+    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.52, "censored": False}]
+    assert verdict(claim, CLEAR, reported=reported) == NOT_TESTABLE
+    assert verdict({**claim, "any_scale": True}, CLEAR, reported=reported) == "reproduced"
+    assert verdict({**claim, "any_scale": True, "tolerance": 0.001}, CLEAR, reported=reported) != "reproduced"
+
+
 def test_one_seed_never_reproduces():
     one = CLEAR[CLEAR["seed"] == 0]
     assert verdict(BEST, one) == "inconclusive"
@@ -100,6 +116,29 @@ def test_nearly_equal():
 def test_comparisons_and_lists_of_labels():
     pairs = [{"better": {"method": "A", "level": "5"}, "worse": {"method": "B", "level": ["5", "9"]}}]
     assert verdict({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}, CLEAR) == "reproduced"
+
+
+def test_a_comparison_does_not_leave_out_missed_targets():
+    missed = CLEAR.copy()
+    missed.loc[(missed["method"] == "A") & (missed["level"] == "9") & (missed["seed"] == 1), "value"] = float("nan")
+    pairs = [{"better": {"method": "B"}, "worse": {"method": "A"}}]
+    found = judge({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}, missed, "cpu", AXES, "lower", [])
+    assert found == {"verdict": "inconclusive", "evidence": "A − B: target not reached with 1 of 3 seeds"}
+
+
+def test_a_margin_says_gains_little():
+    pairs = [{"better": {"method": "B", "level": "0"}, "worse": {"method": "A", "level": "0"}, "what": "B − A"}]
+    claim = {"id": "x", "kind": "compare", "measure": "m", "pairs": pairs, "margin": 0.2}
+    assert verdict(claim, CLEAR) == "reproduced"
+    assert judge(claim, CLEAR, "cpu", AXES, "higher", [])["evidence"].startswith("B − A + 0.2")
+
+
+def test_ratio():
+    claim = {"id": "x", "kind": "ratio", "measure": "m", "of": {"method": "A", "level": "0"},
+             "over": {"method": "A", "level": "0"}, "ratio": 1.0, "tolerance": 0.01}  # fmt: skip
+    assert verdict(claim, CLEAR) == "reproduced"
+    assert verdict({**claim, "ratio": 1.5}, CLEAR) == "contradicted"
+    assert verdict({**claim, "of": {"method": "C"}}, CLEAR) == NOT_TESTABLE
 
 
 def test_absolute_numbers_only_at_paper_scale():
