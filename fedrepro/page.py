@@ -31,18 +31,22 @@ LINKS = {".html": "executed notebook", ".ipynb": "the same as .ipynb", ".csv": "
 NOT_RUN = "not run yet"
 VERDICTS = [*MARKS, NOT_RUN]
 CLASSES = {verdict.NOT_TESTABLE: "not-testable", NOT_RUN: "not-run"}
-EFFECT = re.compile(r"(.+): ([+-][\d.e+-]+) ± ([\d.e+-]+)")
+EFFECT = re.compile(
+    r"(?P<what>.+): (?P<value>(?P<mean>[+-][\d.e+-]+)(?: ± (?P<half>[\d.e+-]+)| \(one seed\))|target not reached .*)"
+)
 ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
 
 
 def build(folder: Path) -> Path:
-    """Write `folder`/index.html; executed notebooks become web pages beside them."""
+    """Write `folder`/index.html and each paper's README.md; executed notebooks become web pages beside them."""
     places = sorted({path.parent for path in folder.glob("*/*/*_values.csv")})
     if not places:
         raise bad(
             "results", str(folder), "a folder with <scale>/<paper>/*_values.csv, as `fedrepro reproduce` makes them"
         )
     papers = [Paper(name, folder) for name in spec.papers()]
+    for known in record.find(folder):
+        record.write_readme(known.folder)
     target = folder / "index.html"
     write_atomically(target, lambda file: file.write(_page(papers).encode()))
     return target
@@ -188,26 +192,29 @@ def _claims(found: list[dict]) -> str:
 
 
 def _evidence(text: str) -> str:
-    """Differences with their intervals are drawn against zero; anything else stays text."""
-    items = text.split("; ") if text else []
-    found = [m for m in map(EFFECT.fullmatch, items) if m]
-    if not found or len(found) < len(items):
-        return "".join(f'<p class="soft">{escape(item)}</p>' for item in items)
-    effects = [(m[1], f"{m[2]} ± {m[3]}", float(m[2]), float(m[3])) for m in found]
-    low = min(0.0, *(mean - half for *_, mean, half in effects))
-    span = max(0.0, *(mean + half for *_, mean, half in effects)) - low or 1.0
+    """Differences are listed, with their intervals drawn against zero; anything else stays text."""
+    found = [EFFECT.fullmatch(item) for item in text.split("; ")]
+    if not all(found):
+        return f'<p class="soft">{escape(text)}</p>' if text else ""
+    intervals = [(float(m["mean"]) - float(m["half"]), float(m["mean"]) + float(m["half"])) for m in found if m["half"]]
+    low, high = min([0.0, *(ends[0] for ends in intervals)]), max([0.0, *(ends[1] for ends in intervals)])
+    lines = "".join(f"<span>{escape(m['what'])}</span>{_interval(m, low, high)}<span>{escape(m['value'])}</span>"
+                    for m in found)  # fmt: skip
+    return f'<div class="effects">{lines}</div>'
+
+
+def _interval(effect: re.Match, low: float, high: float) -> str:
+    if not effect["half"]:
+        return "<span></span>"
+    mean, half = float(effect["mean"]), float(effect["half"])
+    tone = "inconclusive" if abs(mean) <= half else "reproduced" if mean > 0 else "contradicted"
 
     def at(value: float) -> str:
-        return f"{4 + 114 * (value - low) / span:.1f}"
+        return f"{4 + 114 * (value - low) / (high - low or 1.0):.1f}"
 
-    lines = "".join(
-        f"<span>{escape(what)}</span>"
-        f'<svg class="ci {"inconclusive" if abs(mean) <= half else "reproduced" if mean > 0 else "contradicted"}" '
-        f'viewBox="0 0 122 14"><path class="zero" d="M{at(0)} 0V14"/><path d="M{at(mean - half)} 7H{at(mean + half)}"/>'
-        f'<circle cx="{at(mean)}" cy="7" r="2"/></svg><span>{value}</span>'
-        for what, value, mean, half in effects
-    )
-    return f'<div class="effects">{lines}</div>'
+    zero, line = f"M{at(0)} 0V14", f"M{at(mean - half)} 7H{at(mean + half)}"
+    return (f'<svg class="ci {tone}" viewBox="0 0 122 14"><path class="zero" d="{zero}"/><path d="{line}"/>'
+            f'<circle cx="{at(mean)}" cy="7" r="2"/></svg>')  # fmt: skip
 
 
 def _numbers(study: Study, summary: pd.DataFrame) -> str:

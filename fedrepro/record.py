@@ -11,7 +11,9 @@ import json
 from functools import cached_property
 from pathlib import Path
 
+from fedrepro import spec
 from fedrepro.errors import BadInput
+from fedrepro.report import Study, markdown
 from fedrepro.store import number, read_result, write_atomically, write_json
 
 RUNS, ROUNDS = "runs.json", "rounds.csv.gz"
@@ -46,6 +48,31 @@ class Record:
         except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
             raise BadInput(f"{self.folder / ROUNDS} cannot be read ({type(error).__name__})") from None
         return rows
+
+    def study(self, table: spec.Table) -> Study | None:
+        """The table computed from the record, for those seeds of its values CSV that the record has; None without."""
+        lines = _lines(self.folder / f"{table.name}_values.csv")
+        named = sorted({int(line["seed"]) for line in lines if (line.get("seed") or "").isdigit()})
+        cells = table.cells(self.scale)
+        seeds = [seed for seed in named if all(cell.run(seed).id in self.rounds for cell in cells)]
+        if not seeds:
+            return None
+        study = Study(f"{table.paper}/{table.name}", self.scale, seeds)
+        study.folder, study.rows_of = self.folder, self.rounds.__getitem__
+        return study
+
+    def readme(self) -> str | None:
+        """The text of README.md; None unless every table of the paper is there."""
+        tables = spec.tables(self.paper)
+        if not all((self.folder / f"{table.name}_values.csv").exists() for table in tables):
+            return None
+        studies = [self.study(table) for table in tables]
+        return markdown(studies) if all(studies) else None
+
+
+def write_readme(folder: Path) -> None:
+    if text := Record(folder).readme():
+        write_atomically(folder / "README.md", lambda f: f.write(text.encode()))
 
 
 def find(folder: Path) -> list[Record]:

@@ -6,13 +6,10 @@ import threading
 import time
 from pathlib import Path
 
-import pandas as pd
-
 from fedrepro import record, spec
 from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
-from fedrepro.report import Study, markdown, results_folder
-from fedrepro.store import write_atomically
+from fedrepro.report import Study, results_folder
 
 
 def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
@@ -150,26 +147,12 @@ def _summary(studies: list[Study], failures: list[str]) -> None:
         print(f"{study.table.name:28} {shown}")
     print("claims: " + (", ".join(f"{n} {v}" for v, n in sorted(counts.items())) or "none judged"))
     if studies:
-        _page(studies[0])
         folder = studies[0].folder
         record.write(folder, studies[0].store)
+        record.write_readme(folder)
         print(f"results in {folder.relative_to(Path.cwd()) if _below() else folder}")
     if failures:
         print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
-
-
-def _page(study: Study) -> None:
-    """The paper's page, each table with the seeds it was last made with."""
-    studies = []
-    for table in spec.tables(study.table.paper):
-        values = study.folder / f"{table.name}_values.csv"
-        if not values.exists():
-            return
-        seeds = sorted(map(int, pd.read_csv(values, usecols=["seed"])["seed"].unique()))
-        studies.append(Study(f"{table.paper}/{table.name}", study.scale, seeds))
-    runs = [run for made in studies for run in made.runs()]
-    if all((study.store / run.id / "result.json").exists() for run in runs):
-        write_atomically(study.folder / "README.md", lambda f: f.write(markdown(studies).encode()))
 
 
 def _below() -> bool:

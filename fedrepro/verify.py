@@ -19,7 +19,6 @@ from fedrepro import record, spec
 from fedrepro.engine import count_workers, sweep
 from fedrepro.errors import BadInput, bad
 from fedrepro.record import Record
-from fedrepro.report import Study, markdown
 from fedrepro.run import Run, number
 from fedrepro.store import read_result
 
@@ -66,25 +65,21 @@ def check(known: Record) -> Iterator[str]:
         wanted = known.runs.get(run_id, {}).get("run", {}).get("rounds", len(rows))
         if [row.get("round") for row in rows] != list(range(1, wanted + 1)):
             yield f"{record.ROUNDS}: run {run_id} does not have the rounds 1 to {wanted}"
-    names = {table.name for table in spec.tables(known.paper)} if known.paper in spec.papers() else set()
-    studies = []
+    tables = {table.name: table for table in spec.tables(known.paper)} if known.paper in spec.papers() else {}
     for path in sorted(known.folder.glob("*_values.csv")):
         name = path.name.removesuffix("_values.csv")
-        if name not in names:
-            yield f"{path.name}: no table of this name in reproduce/{known.paper}"
-            continue
-        study = _study(known, name, path)
+        study = known.study(tables[name]) if name in tables else None
         if study is None:
-            yield f"{path.name}: the record lacks runs of every seed it names"
+            why = (
+                "the record lacks runs of every seed it names" if name in tables else f"{known.paper} has no such table"
+            )
+            yield f"{path.name}: {why}"
             continue
-        studies.append(study)
         for file, text in study.csv_files().items():
             yield from _differences(known.folder / file, text)
-    if len(studies) == len(names) and (page := known.folder / "README.md").exists():
-        pairs = zip_longest(page.read_text().splitlines(), markdown(studies).splitlines())
-        for line, (found, expected) in enumerate(pairs, 1):
-            if found != expected:
-                yield f"README.md: line {line} does not follow from the record"
+    page = known.folder / "README.md"
+    if tables and page.exists() and (text := known.readme()) and text != page.read_text():
+        yield "README.md does not follow from the record; `fedrepro report` writes it again"
 
 
 def _not_described(known: Record, run_id: str) -> str | None:
@@ -93,21 +88,6 @@ def _not_described(known: Record, run_id: str) -> str | None:
     except (BadInput, LookupError, TypeError) as error:
         return f"its description is not a run ({error})"
     return None if now == run_id else f"its description is that of run {now}"
-
-
-def _study(known: Record, name: str, values: Path) -> Study | None:
-    """The table, computed from the record, for those seeds of its values CSV that the record has."""
-    table = spec.find(f"{known.paper}/{name}")
-    with open(values, newline="") as file:
-        named = dict.fromkeys(line.get("seed") or "" for line in csv.DictReader(file))
-    seeds = [int(seed) for seed in named if seed.isdigit()]
-    cells = table.cells(known.scale)
-    seeds = [seed for seed in seeds if all(cell.run(seed).id in known.rounds for cell in cells)]
-    if not seeds:
-        return None
-    study = Study(f"{known.paper}/{name}", known.scale, seeds)
-    study.folder, study.rows_of = known.folder, known.rounds.__getitem__
-    return study
 
 
 def _differences(path: Path, text: str) -> Iterator[str]:

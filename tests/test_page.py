@@ -51,7 +51,9 @@ def built(tmp_path_factory):
     for file in COMMITTED.glob("table2*.*"):
         if file.suffix in (".csv", ".svg"):
             shutil.copy(file, results / "cpu/fedbr" / file.name)
-    assert main(["report", str(results)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spec, "papers", lambda: ["fedbr"])
+        assert main(["report", str(results)]) == 0
     return results / "index.html"
 
 
@@ -123,7 +125,12 @@ def test_deviations_lead_to_errata(reader):
     ("evidence", "tones"),
     [
         ("a − b: +0.2 ± 0.1; a − c: -0.2 ± 0.1; a − d: +1e-05 ± 0.1", ["reproduced", "contradicted", "inconclusive"]),
-        ("a − b: +0.2 (one seed)", []),
+        ("a − b: +0.2 (one seed); a − c: -0.1 (one seed)", []),
+        (
+            "a − b: +0.2 ± 0.1; a − c: target not reached with 2 of 3 seeds; b − c: -1 ± 0.1",
+            ["reproduced", "contradicted"],
+        ),
+        ("a summary; its parts are judged one by one", []),
         ("an absolute number, judged at paper scale only", []),
         ("", []),
     ],
