@@ -183,7 +183,7 @@ def _spread(engine: str, workers: int | None, resource: str = "CPU") -> int:
         return count_workers(workers)
     from fedrepro import cluster
 
-    return cluster.count(workers and count_workers(workers), resource)
+    return cluster.count(None if workers is None else count_workers(workers), resource)
 
 
 def _executor(engine: str, context, workers: int, gpus: int = 0) -> Executor:

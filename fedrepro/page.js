@@ -12,8 +12,9 @@ function filter() {
       || (asked && !all(".claim:not([hidden])", block).length);
   }
   for (const table of all(".table")) table.hidden = !all(".measured:not([hidden])", table).length;
+  for (const paper of all(".paper")) paper.hidden = (asked || state.scale) && !all(".table:not([hidden])", paper).length;
   const shown = all(".measured:not([hidden]) .claim:not([hidden])").length;
-  document.getElementById("shown").textContent = asked || state.scale ? `${shown} claims shown` : "";
+  document.getElementById("shown").textContent = asked || state.scale ? `${shown} claim${shown === 1 ? "" : "s"} shown` : "";
 }
 
 for (const button of all("nav button")) {

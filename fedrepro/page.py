@@ -15,7 +15,7 @@ from string import Template
 import pandas as pd
 
 from fedrepro import record, spec, verdict
-from fedrepro.errors import bad
+from fedrepro.errors import bad, choose
 from fedrepro.report import MARKS, Study
 from fedrepro.reproduce import web_page
 from fedrepro.store import write_atomically
@@ -65,7 +65,10 @@ class Paper:
         """The verdicts of a table's claims at a scale; all "not run yet" where it was not measured."""
         path = self.folders.get(scale, Path()) / f"{table.name}_verdicts.csv"
         if scale in self.folders and path.exists():
-            return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+            found = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+            for line in found:
+                choose(f"{path}: verdict of {line['claim']}", line["verdict"], MARKS)
+            return found
         return [{"claim": c["id"], "the paper says": c["claim"], "said in": c["said in"], "verdict": NOT_RUN,
                  "evidence": ""} for c in table.claims()]  # fmt: skip
 
@@ -163,7 +166,8 @@ def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
     place = f"{scale}/{paper.id}/{name}"
     values = pd.read_csv(folder / f"{name}_values.csv")
     study = Study(f"{paper.id}/{name}", scale, [int(seed) for seed in values["seed"].unique()])
-    summary = pd.read_csv(folder / f"{name}.csv", dtype=dict.fromkeys(study.axes, str))
+    summary, axes = pd.read_csv(folder / f"{name}.csv"), list(study.axes)
+    summary[axes] = pd.read_csv(folder / f"{name}.csv", dtype=str, keep_default_na=False)[axes]  # a label may be "None"
     image = f'<img src="{place}.svg" alt="{escape(table.title)}" loading="lazy">'
     figure = f'<figure><a href="{place}.svg">{image}</a></figure>'
     web_page(folder / f"{name}.ipynb")

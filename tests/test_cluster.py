@@ -27,10 +27,12 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch, capsys):
     ("words", "message"),
     [
         (["run", "--engine", "spark"], "engine: 'spark' is not valid; allowed: process, ray"),
+        (["run", "--engine", "process", "--workers", "0"], "workers: 0 is not valid"),
         (["sweep", "--address", "head:6379"], "--address: 'head:6379' is not valid; allowed: only with --engine ray"),
     ],
 )
-def test_bad_words(capsys, words, message):
+def test_bad_words(capsys, monkeypatch, words, message):
+    monkeypatch.setenv("FEDREPRO_ENGINE", "process")
     assert main(words) == 2
     assert message in capsys.readouterr().err
 
@@ -41,25 +43,38 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory):
-    """A Ray of two nodes on this machine, each with one CPU, a pretended GPU and a store of its own."""
-    pytest.importorskip("ray", reason="needs the extra [ray]: pip install -e '.[ray]'")
+def start(home: Path):
+    """Two nodes on this machine, each with one CPU, a pretended GPU and a store of its own."""
     from ray.cluster_utils import Cluster
 
-    home = tmp_path_factory.mktemp("ray")
-    ports = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        cluster = Cluster()
-        for name in "ab":  # with ports given a node does not wait 15 s at most for its agents: the machine may be busy
+    ports = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port")  # those given are not waited for
+    cluster = Cluster()
+    try:
+        for name in "ab":
             cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=100 << 20, include_dashboard=False,
                              no_monitor=True, env_vars={"FEDREPRO_NODE_STORE": str(home / name)},
                              **{port: free_port() for port in ports})  # fmt: skip
+    except Exception:
+        cluster.shutdown()
+        raise
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    ray = pytest.importorskip("ray", reason="needs the extra [ray]: pip install -e '.[ray]'")
+    home = tmp_path_factory.mktemp("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        for left in (2, 1, 0):  # on a busy machine Ray's own agents may miss the 15 seconds it gives them
+            try:
+                cluster = start(home)
+                break
+            except Exception:
+                if not left:
+                    raise
         patch.setenv("RAY_ADDRESS", cluster.address)
         yield cluster, home
-        import ray
-
         ray.shutdown()
         cluster.shutdown()
 
@@ -103,6 +118,9 @@ def test_errors_and_deaths(nodes, capfd):
         on_cluster(Context(), "die", [()], workers=1)
     with pytest.raises(Failure, match=r"no worker can start on the Ray cluster: .*No module named"):
         on_cluster(OnlyHere(), "anything", [()], workers=1)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Failure, match="digests would differ"):
+        patch.setattr("fedrepro.cluster.versions", lambda: {"torch": "0.1"})
+        on_cluster(Context(), "gpus", [()], workers=1)
     assert [len(ids) for ids in on_cluster(Context(), "gpus", [(), ()], workers=2, gpus=1)] == [1, 1]
 
 
