@@ -7,16 +7,17 @@ PROCS  ?= 2
 SCALE  ?= reduced
 PAPERS := $(notdir $(wildcard reproduce/*))
 
-# $(call reproduce,PAPER); SCALE, SEEDS, WORKERS, TABLE and FRESH=1 come from the command line
+# $(call reproduce,PAPER); SCALE, SEEDS, WORKERS, TABLE, FRESH=1, ENGINE=ray and ADDRESS come from the command line
 reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS)) \
-  $(if $(WORKERS),--workers $(WORKERS)) $(if $(TABLE),--table $(TABLE)) $(if $(FRESH),--fresh)
+  $(if $(WORKERS),--workers $(WORKERS)) $(if $(TABLE),--table $(TABLE)) $(if $(FRESH),--fresh) \
+  $(if $(ENGINE),--engine $(ENGINE)) $(if $(ADDRESS),--address $(ADDRESS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-notebooks lint bench reproduce $(PAPERS:%=reproduce-%) clean
+.PHONY: help setup test test-notebooks lint report bench reproduce $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
-	@for paper in $(PAPERS); do echo "reproduce-$$paper	its tables, figures and verdicts (SCALE=reduced SEEDS= WORKERS= TABLE= FRESH=1)"; done \
+	@for paper in $(PAPERS); do echo "reproduce-$$paper	its tables, figures and verdicts (SCALE=reduced SEEDS= WORKERS= TABLE= FRESH=1 ENGINE=ray)"; done \
 	  | expand -t 18
 
 setup: $(STAMP) ## make .venv and install the locked packages
@@ -32,7 +33,12 @@ $(STAMP): requirements.lock pyproject.toml
 
 reproduce: $(PAPERS:%=reproduce-%) ## every paper, one after the other
 
-$(PAPERS:%=reproduce-%): reproduce-%: setup
+# ENGINE=ray installs the extra first
+$(VENV)/.ray: $(STAMP)
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[ray]'
+	@touch $@
+
+$(PAPERS:%=reproduce-%): reproduce-%: setup $(if $(filter ray,$(ENGINE)),$(VENV)/.ray)
 	$(call reproduce,$*)
 
 test: setup lint ## run the whole test suite (no download needed)
@@ -48,6 +54,9 @@ test-notebooks: setup ## execute every notebook at smoke scale
 lint: setup ## check style with ruff
 	$(BIN)/ruff check fedrepro tests
 	$(BIN)/ruff format --check fedrepro tests
+
+report: setup ## build results/index.html: every table, figure and verdict on one page
+	$(BIN)/fedrepro report
 
 bench: setup ## measure speed as ratios to a bare PyTorch loop (Fashion-MNIST is fetched once)
 	$(BIN)/fedrepro bench $(ARGS)

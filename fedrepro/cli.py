@@ -1,4 +1,4 @@
-"""The command line: fedrepro run | sweep | methods | data | papers | reproduce | bench."""
+"""The command line: fedrepro run | sweep | methods | data | papers | reproduce | report | verify | bench."""
 
 import argparse
 import itertools
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     many = commands.add_parser(
         "sweep", help="train a grid of federations side by side",
         description="Train every combination of the --vary values; finished runs are not computed again.",
-        epilog="example: fedrepro sweep --data digits --vary method fedavg fedprox --vary seed 0 1 2",
+        epilog="example: fedrepro sweep --data digits --vary method fedavg fedprox --vary seed 0 1 2 [--engine ray]",
     )  # fmt: skip
     _run_options(many)
     many.add_argument("--store", default=DEFAULT_STORE, help="where results are kept (default: %(default)s)")
@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--scale", default="reduced", help="smoke, reduced, cpu or paper (default: %(default)s)")
     again.add_argument("--seeds", type=_literal, help="number of seeds (default: the table's own)")
     again.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
+    _engine_options(again)
     again.add_argument("--table", help="only this table or figure")
     again.add_argument("--fresh", action="store_true", help="compute everything again")
 
@@ -76,6 +77,23 @@ def parser() -> argparse.ArgumentParser:
         "papers", help="list the papers, their tables and figures",
         description="List the papers, their tables and figures.",
     )  # fmt: skip
+
+    page = commands.add_parser(
+        "report", help="build results/index.html, one page of all papers",
+        description="Build index.html in the results folder from the files there: a static page, no server needed.",
+    )  # fmt: skip
+    page.add_argument("folder", nargs="?", default="results", help="the results (default: %(default)s)")
+
+    check = commands.add_parser(
+        "verify", help="check committed results against their record, and train some runs again",
+        description="Check that every cell of the CSV files follows from the record beside them (runs.json, "
+        "rounds.csv.gz), then train runs drawn from it again and compare digests. Exit code 1 if anything differs.",
+        epilog="example: fedrepro verify results/ --sample 3 --seed 0",
+    )  # fmt: skip
+    check.add_argument("folder", nargs="?", default="results", help="results, or a folder in it (default: %(default)s)")
+    check.add_argument("--sample", type=_literal, default=2, help="runs to train again (default: %(default)s)")
+    check.add_argument("--seed", type=_literal, default=0, help="of the draw (default: %(default)s)")
+    check.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
 
     bench = commands.add_parser(
         "bench", help="measure speed as ratios to a bare PyTorch loop",
@@ -97,8 +115,31 @@ def _run_options(command: argparse.ArgumentParser) -> None:
             shown = "" if f.default is None else f" (default: {f.default})"
             command.add_argument("--" + f.name.replace("_", "-"), help=f.metadata["help"] + shown)
     command.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
+    _engine_options(command)
     command.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
     command.add_argument("--json", action="store_true", help="one line of JSON at the end, nothing else")
+
+
+def _engine_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--engine", help="process (this machine, the default) or ray (a Ray cluster)")
+    command.add_argument("--address", help="of the Ray cluster, host:port (default: RAY_ADDRESS, else this machine)")
+
+
+def _choose_engine(args: argparse.Namespace) -> None:
+    """By environment, which the notebooks' kernels inherit. What cannot be had is said before anything starts."""
+    from fedrepro.engine import pick_engine
+
+    engine = pick_engine(args.engine)
+    if args.address:
+        if engine != "ray":
+            raise bad("--address", args.address, "only with --engine ray")
+        os.environ["RAY_ADDRESS"] = args.address
+    if engine == "ray":
+        from fedrepro.cluster import connect
+
+        connect()
+    if args.engine:
+        os.environ["FEDREPRO_ENGINE"] = engine
 
 
 def _literal(text: str):
@@ -267,6 +308,21 @@ def papers(args: argparse.Namespace) -> int:
     return 0
 
 
+def report(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from fedrepro import page
+
+    print(f"wrote {page.build(Path(args.folder))}")
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    from fedrepro import verify as checks
+
+    return checks.main(args.folder, args.sample, args.seed, args.workers)
+
+
 def bench(args: argparse.Namespace) -> int:
     from fedrepro import bench as measurements
 
@@ -276,6 +332,8 @@ def bench(args: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
+        if "engine" in args:
+            _choose_engine(args)
         return globals()[args.command](args)
     except (BadInput, Failure) as error:
         return _say(error, 2 if isinstance(error, BadInput) else 1)

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from fedrepro import __version__, metrics
-from fedrepro.errors import Failure, bad
-from fedrepro.executor import Processes, Serial
+from fedrepro.errors import Failure, bad, choose
+from fedrepro.executor import Executor, Processes, Serial
 from fedrepro.fleet import Fleet
 from fedrepro.ledger import count, nbytes
 from fedrepro.local import TEST_BATCH, Worker
@@ -28,6 +28,8 @@ from fedrepro.methods import Round, Upload
 from fedrepro.run import Run
 from fedrepro.store import Clients, Store, digest
 from fedrepro.tree import Tree
+
+ENGINES = ("process", "ray")
 
 
 @dataclass(frozen=True)
@@ -193,9 +195,31 @@ def count_workers(workers: int | None) -> int:
     return workers
 
 
-def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict | Result]:
+def pick_engine(engine: str | None) -> str:
+    return choose("engine", engine or os.environ.get("FEDREPRO_ENGINE") or "process", ENGINES)
+
+
+def _spread(engine: str, workers: int | None, resource: str = "CPU") -> int:
+    """How many tasks may run side by side."""
+    if engine == "process":
+        return count_workers(workers)
+    from fedrepro import cluster
+
+    return cluster.count(None if workers is None else count_workers(workers), resource)
+
+
+def _executor(engine: str, context, workers: int, gpus: int = 0) -> Executor:
+    if engine == "ray":
+        from fedrepro.cluster import Cluster
+
+        return Cluster(context, workers, gpus)
+    return Processes(context, workers) if workers > 1 else Serial(context)
+
+
+def _session(run: Run, store, workers: int | None, device: str, engine: str | None) -> Iterator[dict | Result]:
     """Every row as it is made (old ones first when a run goes on), then the Result."""
-    workers, device = count_workers(workers), pick_device(device)
+    engine, device = pick_engine(engine), pick_device(device)
+    workers = _spread(engine, workers)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     folder = executor = clients = shelf = None
@@ -208,7 +232,7 @@ def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict
             yield result
             return
         spread = min(workers, run.per_round) if device == "cpu" else 1
-        executor = Processes(worker, spread) if spread > 1 else Serial(worker)
+        executor = _executor(engine if device == "cpu" else "process", worker, spread)
         clients = Clients(folder.path / "clients" if folder else None)
         shelf = Clients(folder.path / "server" if folder else None)
         federation = Federation(run, executor, worker, clients, shelf)
@@ -229,9 +253,7 @@ def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict
                         provenance(run, worker, federation.rows),
                         federation.method.record(federation.server))  # fmt: skip
         if folder:
-            summary = {"run": run.described, "id": run.id, "digest": result.digest, **result.provenance}
-            folder.finish(summary, {"w": result.weights, "b": result.buffers, "record": result.record},
-                          federation.rows)  # fmt: skip
+            _keep(result, folder)
         yield result
     finally:
         if executor:
@@ -244,6 +266,12 @@ def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict
         torch.set_num_threads(threads)
 
 
+def _keep(result: Result, folder: Store) -> None:
+    summary = {"run": result.run.described, "id": result.run.id, "digest": result.digest, **result.provenance}
+    weights = {"w": result.weights, "b": result.buffers, "record": result.record}
+    folder.finish(summary, weights, result.rows)
+
+
 def _finished(run: Run, folder: Store) -> Result:
     summary, rows, weights = folder.result()
     keep = ("data", "fedrepro", "commit", "versions", "machine", "wall_time")
@@ -251,17 +279,23 @@ def _finished(run: Run, folder: Store) -> Result:
                   weights.get("record", {}))  # fmt: skip
 
 
-def rounds(run: Run, *, store=None, workers: int | None = None, device: str = "auto") -> Iterator[dict]:
+def rounds(
+    run: Run, *, store=None, workers: int | None = None, device: str = "auto", engine: str | None = None
+) -> Iterator[dict]:
     """train() as a generator: one row a round, for live plots. Close it to stop; a store lets it go on later."""
-    with contextlib.closing(_session(run, store, workers, device)) as session:
+    with contextlib.closing(_session(run, store, workers, device, engine)) as session:
         yield from (item for item in session if not isinstance(item, Result))
 
 
 def train(
-    run: Run, *, store=None, workers: int | None = None, device: str = "auto", progress: Callable | None = None
-) -> Result:
-    """Train to the end; with a store, go on where an earlier process stopped. `progress(row)` after each round."""
-    with contextlib.closing(_session(run, store, workers, device)) as session:
+    run: Run, *, store=None, workers: int | None = None, device: str = "auto", engine: str | None = None,
+    progress: Callable | None = None,
+) -> Result:  # fmt: skip
+    """Train to the end; with a store, go on where an earlier process stopped. `progress(row)` after each round.
+
+    `engine`: process (this machine) or ray (the clients of a round go to a Ray cluster).
+    """
+    with contextlib.closing(_session(run, store, workers, device, engine)) as session:
         for item in session:
             if isinstance(item, Result):
                 return item
@@ -277,30 +311,65 @@ class _Cells:
         self.store, self.device = store, device
 
     def cell(self, run: Run) -> str:
-        return train(run, store=self.store, workers=1, device=self.device).digest
+        return train(run, store=self.store, workers=1, device=self.device, engine="process").digest
+
+    def away(self, run: Run) -> Result:
+        """On a node of a cluster: kept there as far as it comes, and sent home whole."""
+        store = os.environ.get("FEDREPRO_NODE_STORE", self.store)
+        return train(run, store=store, workers=1, device=self.device, engine="process")
 
 
 def sweep(
-    runs: Sequence[Run], *, store, workers: int | None = None, device: str = "auto", progress: Callable | None = None
-) -> dict[str, str]:
-    """Train many runs, side by side while there are as many as workers -> {run id: digest}."""
-    runs = list({run.id: run for run in runs}.values())
-    workers = count_workers(workers)
-    _check_all(runs, store, pick_device(device))
-    if len(runs) < workers or pick_device(device) != "cpu":
-        digests = {}
-        for run in runs:
-            digests[run.id] = train(run, store=store, workers=workers, device=device).digest
+    runs: Sequence[Run], *, store, workers: int | None = None, device: str = "auto", engine: str | None = None,
+    progress: Callable | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """Train many runs -> {run id: digest}: side by side, or one by one when that keeps more workers busy."""
+    runs, engine = list({run.id: run for run in runs}.values()), pick_engine(engine)
+    if engine == "ray":
+        return _sweep_away(runs, Path(store).absolute(), workers, device, progress)
+    workers, device = count_workers(workers), pick_device(device)
+    _check_all(runs, store, device)
+    if len(runs) < workers or device != "cpu":
+        return _sweep_one_by_one(runs, store, workers, device, engine, progress)
+    digests = {}
+    with contextlib.closing(_executor(engine, _Cells(store, device), workers)) as executor:
+        for i, found in executor.stream("cell", [(run,) for run in runs]):
+            digests[runs[i].id] = found
             if progress:
-                progress(run)
-        return digests
-    executor = Processes(_Cells(store, device), workers) if workers > 1 else Serial(_Cells(store, device))
-    try:
-        done = (lambda i: progress(runs[i])) if progress else None
-        digests = executor.map("cell", [(run,) for run in runs], done)
-    finally:
-        executor.close()
-    return dict(zip((run.id for run in runs), digests, strict=True))
+                progress(runs[i])
+    return {run.id: digests[run.id] for run in runs}
+
+
+def _sweep_one_by_one(runs, store, workers, device, engine, progress) -> dict[str, str]:
+    digests = {}
+    for run in runs:
+        digests[run.id] = train(run, store=store, workers=workers, device=device, engine=engine).digest
+        if progress:
+            progress(run)
+    return digests
+
+
+def _sweep_away(runs: list[Run], store: Path, workers: int | None, device: str, progress) -> dict[str, str]:
+    """On a cluster. Finished runs are read here; a node need not see this store, what it finishes is sent home."""
+    device = device if device.startswith("cuda") else pick_device(device)  # this machine need not have a GPU
+    gpus = int(device != "cpu")
+    workers = _spread("ray", workers, "GPU" if gpus else "CPU")
+    _check_all(runs, store, "cpu")
+    here = [run for run in runs if (store / run.id / "result.json").exists()]
+    todo = [run for run in runs if run not in here]
+    digests = _sweep_one_by_one(here, store, 1, "cpu", "process", progress)
+    if todo and not gpus and len(todo) < min(workers, max(run.per_round for run in todo)):
+        digests |= _sweep_one_by_one(todo, store, workers, device, "ray", progress)
+    elif todo:
+        with contextlib.closing(_executor("ray", _Cells(store, device), min(workers, len(todo)), gpus)) as executor:
+            for i, result in executor.stream("away", [(run,) for run in todo]):
+                with contextlib.closing(Store(store, todo[i])) as folder:
+                    if not folder.finished:  # the node does not share this store
+                        _keep(result, folder)
+                digests[todo[i].id] = result.digest
+                if progress:
+                    progress(todo[i])
+    return {run.id: digests[run.id] for run in runs}
 
 
 def _check_all(runs: Sequence[Run], store, device: str) -> None:

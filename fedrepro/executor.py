@@ -1,4 +1,4 @@
-"""Executors behind one map(): serial, and persistent worker processes fed through shared memory."""
+"""Executors behind one map(): serial, and persistent worker processes fed through shared memory (cluster.py: Ray)."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,23 +22,32 @@ ALIGN = 64
 RETRIES = 3
 
 
-class Serial:
+class Executor:
+    context: Any
     workers = 1
 
-    def __init__(self, context: Any):
-        self.context = context
+    def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
+        """(i, context.name(*tasks[i])) for every i, as they are done."""
+        raise NotImplementedError
 
-    def map(self, name: str, tasks: Sequence[tuple], done: Callable | None = None) -> list:
-        """[context.name(*task) for task in tasks], in this process; done(i) after each."""
-        results = []
-        for i, task in enumerate(tasks):
-            results.append(getattr(self.context, name)(*task))
-            if done:
-                done(i)
+    def map(self, name: str, tasks: Sequence[tuple]) -> list:
+        """[context.name(*task) for task in tasks], in that order whoever is first."""
+        results = [None] * len(tasks)
+        for i, result in self.stream(name, tasks):
+            results[i] = result
         return results
 
     def close(self) -> None:
         pass
+
+
+class Serial(Executor):
+    def __init__(self, context: Any):
+        self.context = context
+
+    def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
+        for i, task in enumerate(tasks):
+            yield i, getattr(self.context, name)(*task)
 
 
 class Arena:
@@ -123,7 +132,7 @@ def _serve(context, pipe, inbox: Arena, outbox: Arena, inherited) -> None:
             return  # the parent is gone
 
 
-class Processes:
+class Processes(Executor):
     """`workers` forked processes that inherit `context`; a worker that dies is replaced, its task done again."""
 
     def __init__(self, context: Any, workers: int):
@@ -147,9 +156,8 @@ class Processes:
         slot["process"] = process
         theirs.close()
 
-    def map(self, name: str, tasks: Sequence[tuple], done: Callable | None = None) -> list:
-        """[context.name(*task) for task in tasks], in that order whoever is first; done(i) after each."""
-        results, todo = [None] * len(tasks), list(range(len(tasks)))[::-1]
+    def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
+        todo = list(range(len(tasks)))[::-1]
         tries, open_tasks = [0] * len(tasks), len(tasks)
         while open_tasks:
             for slot in self._slots:
@@ -169,11 +177,8 @@ class Processes:
                 if not fine:
                     self.close()
                     raise parcel[0]
-                results[i] = slot["outbox"].load(*parcel, copy=True)
                 open_tasks -= 1
-                if done:
-                    done(i)
-        return results
+                yield i, slot["outbox"].load(*parcel, copy=True)
 
     def _send(self, slot: dict, name: str, tasks: Sequence[tuple], i: int, tries: list[int]) -> None:
         tries[i] += 1
@@ -181,7 +186,7 @@ class Processes:
             self.close()
             raise Failure(f"a worker process died {RETRIES} times on the same task; is memory short?")
         slot["task"] = i
-        # A pipe broken here is found by map(), which waits on it.
+        # A pipe broken here is found by stream(), which waits on it.
         with contextlib.suppress(OSError):
             slot["pipe"].send((name, *slot["inbox"].dump(tasks[i])))
 

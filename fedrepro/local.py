@@ -94,6 +94,10 @@ class Worker:
         if run.personal:
             self.test_parts  # noqa: B018 - a split that cannot be made is said before anything is written
 
+    def __reduce__(self):
+        """Made anew where it is unpickled: its trees look into its model's own memory."""
+        return Worker, (self.run, str(self.device))
+
     def _try_model(self) -> None:
         """The smallest batch there will be, through a copy of the model in training mode."""
         size = min(self.run.batch, int(self.parts.sizes.min()))

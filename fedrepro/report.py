@@ -44,13 +44,11 @@ class Study:
         self.workers, self.fresh, self.store = workers, fresh, run_store()
         self.axes = {axis: list(choices) for axis, choices in self.table.choices(self.scale).items()}
         self.measures = self.table.measures(self.scale)
+        self.folder = results_folder() / self.scale / self.table.paper
+        self.rows_of = lambda run_id: read_result(self.store / run_id)[1]
 
     def runs(self) -> list:
         return [cell.run(seed) for seed in self.seeds for cell in self.cells]
-
-    @property
-    def folder(self) -> Path:
-        return results_folder() / self.scale / self.table.paper
 
     def run(self) -> "Study":
         """Train what is not in the store yet, side by side, with progress."""
@@ -73,7 +71,7 @@ class Study:
         for cell in self.cells:
             for seed in self.seeds:
                 run = cell.run(seed)
-                table = pd.DataFrame(read_result(self.store / run.id)[1])
+                table = pd.DataFrame(self.rows_of(run.id))
                 table["bytes"] = (table["bytes_down"] + table["bytes_up"]).cumsum()
                 if "paper_bytes" in table:
                     table["paper_bytes"] = table["paper_bytes"].cumsum()
@@ -132,9 +130,9 @@ class Study:
             })  # fmt: skip
         return pd.DataFrame(lines)
 
-    def readable(self) -> pd.DataFrame:
+    def readable(self, summary: pd.DataFrame | None = None) -> pd.DataFrame:
         """The summary as a person reads it: the paper's number beside ours, with its interval over seeds."""
-        table = self.summary()
+        table = self.summary() if summary is None else summary
         rows = table.to_dict("records")
         table["measured"] = [self._measured(row) for row in rows]
         table["measure"] = [self._named(row) for row in rows]
@@ -205,13 +203,18 @@ class Study:
     def run_ids(self) -> pd.DataFrame:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
 
+    def csv_files(self, **more: pd.DataFrame) -> dict[str, str]:
+        """file name -> text: the summary, the values, the verdicts and `more`."""
+        tables = {"": self.summary(), "_values": self.values, "_verdicts": self.verdicts(),
+                  **{f"_more_{name}": table for name, table in more.items()}}  # fmt: skip
+        return {f"{self.table.name}{suffix}.csv": table.to_csv(index=False, float_format="%.10g")
+                for suffix, table in tables.items()}  # fmt: skip
+
     def save(self, figure=None, **more: pd.DataFrame) -> None:
-        """CSV of values, summary, verdicts and `more`, the figure as PNG and SVG, under results/<scale>/<paper>/."""
+        """The CSV files, and the figure as PNG and SVG, under results/<scale>/<paper>/."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        named = {"values": self.values, "verdicts": self.verdicts(), **{f"more_{name}": t for name, t in more.items()}}
-        for suffix, table in {"": self.summary(), **{f"_{name}": t for name, t in named.items()}}.items():
-            text = table.to_csv(index=False, float_format="%.10g").encode()
-            write_atomically(self.folder / f"{self.table.name}{suffix}.csv", lambda f, text=text: f.write(text))
+        for name, text in self.csv_files(**more).items():
+            write_atomically(self.folder / name, lambda f, text=text: f.write(text.encode()))
         if figure is not None:
             for kind in ("png", "svg"):
                 figure.savefig(self.folder / f"{self.table.name}.{kind}", dpi=110, bbox_inches="tight",

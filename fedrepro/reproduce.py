@@ -6,13 +6,10 @@ import threading
 import time
 from pathlib import Path
 
-import pandas as pd
-
-from fedrepro import spec
+from fedrepro import record, spec
 from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
-from fedrepro.report import Study, markdown, results_folder
-from fedrepro.store import read_result, write_atomically, write_json
+from fedrepro.report import Study, results_folder
 
 
 def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
@@ -51,7 +48,6 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
     """Run one notebook with papermill; its executed copy and HTML go to results/<scale>/<paper>/."""
     import nbformat
     import papermill
-    from nbconvert import HTMLExporter
     from traitlets.config import Config
 
     given = {"table": f"{study.table.paper}/{study.table.name}", "scale": study.scale, "seeds": seeds,
@@ -68,8 +64,19 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
     executed = nbformat.read(target, as_version=4)
     _tidy(executed)
     nbformat.write(executed, target)
-    page, _ = HTMLExporter(template_name="classic").from_notebook_node(executed)
-    target.with_suffix(".html").write_text(page)
+    web_page(target)
+
+
+def web_page(executed: Path) -> Path | None:
+    """An executed notebook as HTML beside it, made if it is not there or older; None without the notebook."""
+    from nbconvert import HTMLExporter
+
+    if not executed.exists():
+        return None
+    page = executed.with_suffix(".html")
+    if not page.exists() or page.stat().st_mtime < executed.stat().st_mtime:
+        page.write_text(HTMLExporter(template_name="classic").from_filename(str(executed))[0])
+    return page
 
 
 def _tidy(executed) -> None:
@@ -140,32 +147,12 @@ def _summary(studies: list[Study], failures: list[str]) -> None:
         print(f"{study.table.name:28} {shown}")
     print("claims: " + (", ".join(f"{n} {v}" for v, n in sorted(counts.items())) or "none judged"))
     if studies:
-        _page(studies[0])
         folder = studies[0].folder
+        record.write(folder, studies[0].store)
+        record.write_readme(folder)
         print(f"results in {folder.relative_to(Path.cwd()) if _below() else folder}")
     if failures:
         print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
-
-
-def _page(study: Study) -> None:
-    """The paper's page and the record of its runs, each table with the seeds it was last made with."""
-    studies = []
-    for table in spec.tables(study.table.paper):
-        values = study.folder / f"{table.name}_values.csv"
-        if not values.exists():
-            return
-        seeds = sorted(map(int, pd.read_csv(values, usecols=["seed"])["seed"].unique()))
-        studies.append(Study(f"{table.paper}/{table.name}", study.scale, seeds))
-    runs = [run for made in studies for run in made.runs()]
-    if all((study.store / run.id / "result.json").exists() for run in runs):
-        write_atomically(study.folder / "README.md", lambda f: f.write(markdown(studies).encode()))
-        write_json(study.folder / "runs.json", _records(studies))
-
-
-def _records(studies: list[Study]) -> dict[str, dict]:
-    """What stands behind every run id: description, digest, data, commit, versions, machine."""
-    ids = {run.id for study in studies for run in study.runs()}
-    return {run_id: read_result(studies[0].store / run_id)[0] for run_id in sorted(ids)}
 
 
 def _below() -> bool:

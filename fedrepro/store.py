@@ -35,6 +35,7 @@ from fedrepro.tree import Tree
 CLIENT_MEMORY = 2 << 30  # bytes of client state kept in memory
 CHECKPOINT_SHARE = 0.05  # of the time may go into checkpoints
 SNAPSHOT = ("t", "clock", "rows", "visits", "pending", "server", "versions")
+CLOCKS = ("wall_time", "server_time", "client_time")  # columns that the machine decides, not the run
 _locks = weakref.WeakSet()  # a forked worker must not keep its parent's locks alive
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_locks)])
 
@@ -294,7 +295,7 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
         wanted = summary["run"]["rounds"], summary["digest"]
         file = folder / "rounds.csv"
         with open(file) as lines:
-            rows = [{k: _number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
+            rows = [{k: number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
         if [row["round"] for row in rows] != list(range(1, wanted[0] + 1)):
             raise ValueError
     except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
@@ -302,5 +303,6 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
     return summary, rows
 
 
-def _number(text: str) -> int | float:
+def number(text: str) -> int | float:
+    """What repr() wrote into rounds.csv."""
     return int(text) if text.lstrip("-").isdigit() else float(text)

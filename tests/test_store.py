@@ -60,13 +60,13 @@ def test_a_killed_worker_is_replaced(small, capfd):
     whole = train(run, workers=1)
     original = Processes.map
 
-    def kill_one(self, name, tasks, done=None):
+    def kill_one(self, name, tasks):
         if name == "client" and len(killed) < 2:
             victim = self._slots[len(killed)]["process"]
             killed.append(victim.pid)
             threading.Timer(0.01, os.kill, (victim.pid, signal.SIGKILL)).start()
             time.sleep(0.03 if len(killed) == 1 else 0)  # once before the task is sent, once while it runs
-        return original(self, name, tasks, done)
+        return original(self, name, tasks)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Processes, "map", kill_one)

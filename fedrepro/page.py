@@ -1,0 +1,302 @@
+"""fedrepro report: results/index.html, one static page of all papers, from committed files alone.
+
+No server, nothing from elsewhere: style, script and run records are inside, figures and CSV files beside it.
+"""
+
+import csv
+import json
+import re
+from collections import Counter
+from functools import cache
+from html import escape
+from pathlib import Path
+from string import Template
+
+import pandas as pd
+
+from fedrepro import record, spec, verdict
+from fedrepro.errors import bad, choose
+from fedrepro.report import MARKS, Study
+from fedrepro.reproduce import web_page
+from fedrepro.store import write_atomically
+
+SCALES = spec.SCALES[:0:-1]  # the paper's own first; smoke is for CI
+EXPLAINED = {
+    "paper": "the papers' own settings",
+    "cpu": "up to two hours a notebook and seed on two CPU cores",
+    "reduced": "real data, small networks, minutes on two CPU cores: order and trend only",
+}
+LINKS = {".html": "executed notebook", ".ipynb": "the same as .ipynb", ".csv": "summary CSV",
+         "_values.csv": "every value CSV", "_verdicts.csv": "verdicts CSV"}  # fmt: skip
+NOT_RUN = "not run yet"
+VERDICTS = [*MARKS, NOT_RUN]
+CLASSES = {verdict.NOT_TESTABLE: "not-testable", NOT_RUN: "not-run"}
+EFFECT = re.compile(
+    r"(?P<what>.+): (?P<value>(?P<mean>[+-][\d.e+-]+)(?: ± (?P<half>[\d.e+-]+)| \(one seed\))|target not reached .*)"
+)
+ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
+
+
+def build(folder: Path) -> Path:
+    """Write `folder`/index.html and each paper's README.md; executed notebooks become web pages beside them."""
+    places = sorted({path.parent for path in folder.glob("*/*/*_values.csv")})
+    if not places:
+        raise bad(
+            "results", str(folder), "a folder with <scale>/<paper>/*_values.csv, as `fedrepro reproduce` makes them"
+        )
+    papers = [Paper(name, folder) for name in spec.papers()]
+    for known in record.find(folder):
+        record.write_readme(known.folder)
+    target = folder / "index.html"
+    write_atomically(target, lambda file: file.write(_page(papers).encode()))
+    return target
+
+
+class Paper:
+    def __init__(self, name: str, results: Path):
+        self.id, self.tables = name, spec.tables(name)
+        self.title = self.tables[0].title.partition(",")[0]
+        self.source = self.tables[0].source.partition(", Fig")[0].partition(", Table")[0].partition(", Section")[0]
+        self.folders = {s: results / s / name for s in SCALES if any((results / s / name).glob("*_values.csv"))}
+        with open(spec.REPRODUCE / name / "claims.csv", newline="") as file:
+            self.claims = {line["id"]: line for line in csv.DictReader(file)}
+
+    def verdicts(self, scale: str, table: spec.Table) -> list[dict]:
+        """The verdicts of a table's claims at a scale; all "not run yet" where it was not measured."""
+        path = self.folders.get(scale, Path()) / f"{table.name}_verdicts.csv"
+        if scale in self.folders and path.exists():
+            found = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+            for line in found:
+                choose(f"{path}: verdict of {line['claim']}", line["verdict"], MARKS)
+            return found
+        return [{"claim": c["id"], "the paper says": c["claim"], "said in": c["said in"], "verdict": NOT_RUN,
+                 "evidence": ""} for c in table.claims()]  # fmt: skip
+
+    def count(self, scale: str) -> Counter:
+        found = {c["claim"]: c["verdict"] for table in self.tables for c in self.verdicts(scale, table)}
+        return Counter(found.get(claim, NOT_RUN) for claim in self.claims)
+
+
+def _page(papers: list[Paper]) -> str:
+    home = Path(__file__).parent
+    scales = [scale for scale in SCALES if any(scale in paper.folders for paper in papers)]
+    totals = {scale: sum((paper.count(scale) for paper in papers), Counter()) for scale in scales}
+    found = sum(totals.values(), Counter())
+    runs = {id_: run for paper in papers for folder in paper.folders.values() for id_, run in _runs(folder).items()}
+    counted = (len(papers), "paper"), (sum(len(paper.claims) for paper in papers), "claim"), (len(runs), "training")
+    options = "".join(f'<option value="{scale}">{scale} scale</option>' for scale in scales)
+    return Template((home / "page.html").read_text()).substitute(
+        css=(home / "page.css").read_text(),
+        js=(home / "page.js").read_text(),
+        counted=", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counted),
+        totals="".join(_total(f"At {scale} scale", totals[scale], EXPLAINED[scale]) for scale in scales),
+        links="".join(f'<a href="#{paper.id}">{escape(paper.title)}</a>' for paper in papers),
+        buttons="".join(
+            f'<button class="{_class(v)}" data-verdict="{_class(v)}" aria-pressed="false">'
+            f"{_mark(v)}{_short(v)}</button>"
+            for v in VERDICTS
+            if found[v]
+        ),
+        scales=f'<select id="scale"><option value="">all scales</option>{options}</select>' if len(scales) > 1 else "",
+        papers="".join(map(_paper, papers)),
+        runs=json.dumps(runs, separators=(",", ":")).replace("<", "\\u003c"),
+    )
+
+
+def _class(name: str) -> str:
+    return CLASSES.get(name, name)
+
+
+def _mark(name: str) -> str:
+    return f"{MARKS[name]} " if name in MARKS else ""
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(" at this scale")
+
+
+def _fold(title: str, number: int, body: str) -> str:
+    return f"<details><summary>{title} ({number})</summary>{body}</details>\n"
+
+
+def _total(title: str, counts: Counter, note: str) -> str:
+    bars = words = ""
+    for name in VERDICTS:
+        if number := counts[name]:
+            bars += f'<i class="{_class(name)}" style="flex:{number}" title="{number} {name}"></i>'
+            words += f'<span class="{_class(name)}"><strong>{number}</strong> {_short(name)}</span>'
+    return (f'<div class="total"><b>{title}</b> <span class="soft">{note}</span>'
+            f'<div class="bar">{bars}</div><div class="legend">{words}</div></div>')  # fmt: skip
+
+
+def _runs(folder: Path) -> dict[str, dict]:
+    """The record of each run, with its curve, for the page's own window."""
+    known, place = record.Record(folder), f"{folder.parent.name}/{folder.name}/{record.RUNS}"
+    return {
+        id_: {**{k: v for k, v in run.items() if k != "id"}, "file": place,
+              "curve": [round(r["accuracy"], 4) for r in known.rounds.get(id_, []) if r["accuracy"] == r["accuracy"]]}
+        for id_, run in (known.runs if (folder / record.RUNS).exists() else {}).items()
+    }  # fmt: skip
+
+
+def _paper(paper: Paper) -> str:
+    totals = "".join(_total(f"{scale} scale", paper.count(scale), "") for scale in paper.folders)
+    totals = totals or '<p class="soft">Not measured yet.</p>'
+    return f"""<section class="paper" id="{paper.id}">
+<h2>{escape(paper.title)}</h2>
+<p class="soft">{escape(paper.source)} · <code>make reproduce-{paper.id}</code></p>
+<div class="totals">{totals}</div>
+{"".join(_table(paper, table) for table in paper.tables)}
+{_deviations(paper)}{_errata(paper)}{_run_list(paper)}
+</section>
+"""
+
+
+def _table(paper: Paper, table: spec.Table) -> str:
+    blocks = [_measured(paper, table, scale) for scale, folder in paper.folders.items()
+              if (folder / f"{table.name}.csv").exists()]  # fmt: skip
+    if not blocks:
+        blocks = [f'<div class="measured">{_claims(paper.verdicts("", table))}</div>']
+    return (f'<section class="table" id="{paper.id}-{table.name}"><h3>{escape(table.title)}</h3>'
+            f"<p>{escape(table.question)}</p>{''.join(blocks)}</section>\n")  # fmt: skip
+
+
+def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
+    folder, name = paper.folders[scale], table.name
+    place = f"{scale}/{paper.id}/{name}"
+    values = pd.read_csv(folder / f"{name}_values.csv")
+    study = Study(f"{paper.id}/{name}", scale, [int(seed) for seed in values["seed"].unique()])
+    summary, axes = pd.read_csv(folder / f"{name}.csv"), list(study.axes)
+    summary[axes] = pd.read_csv(folder / f"{name}.csv", dtype=str, keep_default_na=False)[axes]  # a label may be "None"
+    image = f'<img src="{place}.svg" alt="{escape(table.title)}" loading="lazy">'
+    figure = f'<figure><a href="{place}.svg">{image}</a></figure>'
+    web_page(folder / f"{name}.ipynb")
+    links = [(place + suffix, text) for suffix, text in LINKS.items() if (folder / f"{name}{suffix}").exists()]
+    numbers = _numbers(study, summary)
+    for file in sorted(folder.glob(f"{name}_more_*.csv")):
+        title = file.stem.split("_more_")[1].replace("_", " ")
+        numbers += f"<h4>{title}</h4>{_plain(pd.read_csv(file, dtype={0: str}))}"
+    title = "The paper's numbers beside ours"
+    numbers = f"<h4>{title}</h4>{numbers}" if len(summary) <= 20 else _fold(title, len(summary), numbers)
+    return (
+        f'<div class="measured" data-scale="{scale}"><p class="caption">{escape(study.caption)}</p>'
+        f"{figure if (folder / f'{name}.svg').exists() else ''}"
+        f"<h4>Claims</h4>{_claims(paper.verdicts(scale, table))}{numbers}"
+        f'<div class="links">{"".join(f"<a href={json.dumps(href)}>{text}</a>" for href, text in links)}</div></div>'
+    )
+
+
+def _claims(found: list[dict]) -> str:
+    return "".join(
+        f'<div class="claim {_class(c["verdict"])}" data-verdict="{_class(c["verdict"])}">'
+        f"<div>{_mark(c['verdict'])}{c['verdict']}</div><div><p>{escape(c['the paper says'])}</p>"
+        f'<span class="soft">{escape(c["said in"])} · {c["claim"]}</span>{_evidence(c["evidence"])}</div></div>'
+        for c in sorted(found, key=lambda c: VERDICTS.index(c["verdict"]))
+    )
+
+
+def _evidence(text: str) -> str:
+    """Differences are listed, with their intervals drawn against zero; anything else stays text."""
+    found = [EFFECT.fullmatch(item) for item in text.split("; ")]
+    if not all(found):
+        return f'<p class="soft">{escape(text)}</p>' if text else ""
+    intervals = [(float(m["mean"]) - float(m["half"]), float(m["mean"]) + float(m["half"])) for m in found if m["half"]]
+    low, high = min([0.0, *(ends[0] for ends in intervals)]), max([0.0, *(ends[1] for ends in intervals)])
+    lines = "".join(f"<span>{escape(m['what'])}</span>{_interval(m, low, high)}<span>{escape(m['value'])}</span>"
+                    for m in found)  # fmt: skip
+    return f'<div class="effects">{lines}</div>'
+
+
+def _interval(effect: re.Match, low: float, high: float) -> str:
+    if not effect["half"]:
+        return "<span></span>"
+    mean, half = float(effect["mean"]), float(effect["half"])
+    tone = "inconclusive" if abs(mean) <= half else "reproduced" if mean > 0 else "contradicted"
+
+    def at(value: float) -> str:
+        return f"{4 + 114 * (value - low) / (high - low or 1.0):.1f}"
+
+    zero, line = f"M{at(0)} 0V14", f"M{at(mean - half)} 7H{at(mean + half)}"
+    return (f'<svg class="ci {tone}" viewBox="0 0 122 14"><path class="zero" d="{zero}"/><path d="{line}"/>'
+            f'<circle cx="{at(mean)}" cy="7" r="2"/></svg>')  # fmt: skip
+
+
+def _numbers(study: Study, summary: pd.DataFrame) -> str:
+    """One row a cell of the table; for each measure the paper's number, where it gives one, and ours."""
+    readable = study.readable(summary.copy())
+    theirs, ours = "paper (its scale)", f"ours ({study.scale})"
+    axes = [axis for axis in study.axes if summary[axis].nunique() > 1] or list(study.axes)
+    head = second = ""
+    rows = {tuple(labels): [runs, ""] for *labels, runs in summary[[*axes, "runs"]].itertuples(index=False)}
+    for name, group in readable.groupby(summary["measure"], sort=False):
+        reported, one_name = bool(group[theirs].any()), group["measure"].nunique() == 1
+        unit = f" ({group['unit'].iloc[0]})" if isinstance(group["unit"].iloc[0], str) and group["unit"].iloc[0] else ""
+        shown = group["measure"].iloc[0] if one_name else name
+        head += f'<th class="group" colspan="{1 + reported}">{escape(shown + unit)}</th>'
+        second += '<th class="paper">paper</th><th>ours</th>' if reported else '<th class="ours alone">ours</th>'
+        found = {tuple(row[axis] for axis in axes): row for row in group.to_dict("records")}
+        for labels, row in rows.items():
+            cell = found.get(labels, {theirs: "", ours: "", "measure": name})
+            target = "" if one_name else f' <span class="soft">{escape(cell["measure"].removeprefix(name))}</span>'
+            row[1] += f'<td class="paper">{escape(cell[theirs])}</td>' * reported
+            row[1] += f'<td class="ours{" alone" * (not reported)}">{escape(cell[ours])}{target}</td>'
+    body = ""
+    for labels, (runs, texts) in rows.items():
+        heads = "".join(f"<th>{escape(label)}</th>" for label in labels)
+        body += f"<tr>{heads}{texts}<td>{_run_links(runs)}</td></tr>"
+    names = "".join(f'<th rowspan="2">{escape(study.table.axis[axis].get("label", axis))}</th>' for axis in axes)
+    top = f'<tr>{names}{head}<th rowspan="2">runs</th></tr><tr>{second}</tr>'
+    return f'<div class="scroll"><table class="numbers"><thead>{top}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _run_links(runs: str) -> str:
+    return " ".join(f'<a href="#run-{run}"><code>{run[:6]}</code></a>' for run in runs.split())
+
+
+def _plain(table: pd.DataFrame) -> str:
+    html = table.round(4).fillna("").to_html(index=False, border=0)
+    return f'<div class="scroll">{html}</div>'
+
+
+def _deviations(paper: Paper) -> str:
+    unique = {(d["what"], d["why"], d.get("erratum", "")): None for table in paper.tables for d in table.deviation}
+    known = {id_ for id_, *_ in errata().get(paper.id, [])}
+
+    def link(ids: str) -> str:
+        found = [f'<a href="#{i}">{i}</a>' if i in known else escape(i) for i in ids.split(", ") if i]
+        return f" ({', '.join(found)})" if found else ""
+
+    items = "".join(f"<li><b>{escape(what)}.</b> {escape(why)}{link(ids)}</li>" for what, why, ids in unique)
+    return _fold("Where we differ from the paper, and why", len(unique), f"<ul>{items}</ul>")
+
+
+@cache
+def errata() -> dict[str, list[tuple[str, str, str]]]:
+    """paper -> (id, where, what), from docs/errata.md."""
+    path, found = spec.HOME / "docs" / "errata.md", {}
+    for section in re.split(r"^## \d+\. ", path.read_text(), flags=re.M)[1:] if path.exists() else []:
+        paper = re.split(r"\W", section, maxsplit=1)[0].lower()
+        found[paper] = [(m[1], m[2].strip(), m[3].strip()) for m in ERRATUM.finditer(section)]
+    return found
+
+
+def _errata(paper: Paper) -> str:
+    found = errata().get(paper.id, [])
+    if not found:
+        return ""
+    items = "".join(f'<li id="{id_}"><b>{id_}</b> {escape(where)} {_emphasis(what)}</li>' for id_, where, what in found)
+    return _fold("Errata and ambiguities found in the paper", len(found), f"<ul>{items}</ul>")
+
+
+def _emphasis(text: str) -> str:
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    return re.sub(r"(?<![\w*])\*([^*]+)\*(?![\w*])", r"<em>\1</em>", text)
+
+
+def _run_list(paper: Paper) -> str:
+    text = ""
+    for scale, folder in paper.folders.items():
+        ids = sorted(_runs(folder))
+        links = "".join(f"<div>{_run_links(run)}</div>" for run in ids)
+        text += _fold(f"All runs at {scale} scale", len(ids), f'<div class="runs">{links}</div>')
+    return text

@@ -1,0 +1,87 @@
+"""What docs/ says works: its Python runs, its commands parse, its make targets and links exist."""
+
+import re
+import shlex
+import tomllib
+
+import pytest
+from test_readme import make
+
+import fedrepro.methods as methods
+from fedrepro import spec
+from fedrepro.cli import parser
+
+PAGES = sorted((spec.HOME / "docs").glob("*.md"))
+TEXTS = [spec.HOME / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + PAGES
+
+
+def blocks(page, kind):
+    """Fenced blocks of a kind, without the indent of a list."""
+    found = re.findall(rf"^( *)```{kind}\n(.*?)^ *```", page.read_text(), re.S | re.M)
+    return [re.sub(rf"^{indent}", "", block, flags=re.M) for indent, block in found]
+
+
+@pytest.fixture
+def own_methods(tmp_path, monkeypatch):
+    """A folder whose files count as fedrepro/methods/*.py."""
+    caches = (methods.registry, methods._stack)
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    for cache in caches:
+        cache.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_add_a_method(own_methods):
+    """The worked example: the file is written where methods live, its proofs hold, and it is 20 lines at most."""
+    page = spec.HOME / "docs/add-a-method.md"
+    file, proof = blocks(page, "python")
+    assert len(file.splitlines()) <= 20
+    (own_methods / "flatclip.py").write_text(file)
+    exec(compile(proof, str(page), "exec"), {})
+    assert methods.build("flatclip+fedprox", bound=0.5).bound == 0.5
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_links(page):
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+COMMANDS = [line.split("#")[0].split(" | ")[0].strip() for page in PAGES for kind in ("", "bash")
+            for block in blocks(page, kind) for line in block.splitlines()]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", sorted({c for c in COMMANDS if c.startswith("fedrepro ")}))
+def test_commands(command):
+    args = parser().parse_args(shlex.split(command)[1:])
+    if args.command == "reproduce":
+        spec.tables(args.paper)
+
+
+@pytest.mark.parametrize("command", sorted({c for c in COMMANDS if c.startswith("make ")}))
+def test_make_targets(command):
+    _, target, *variables = command.split()
+    made = make(target, *variables)
+    for variable in variables:
+        assert variable.partition("=")[2] in made
+
+
+def test_the_table_of_the_example_is_a_table(tmp_path):
+    """docs/add-a-paper.md: with FedBR's base the TOML it shows is read without complaint."""
+    (text,) = blocks(spec.HOME / "docs/add-a-paper.md", "toml")
+    example = tomllib.loads(text)
+    folder = tmp_path / "fedbr"
+    folder.mkdir()
+    for name in ("_base.toml", "claims.csv"):
+        (folder / name).write_text((spec.REPRODUCE / "fedbr" / name).read_text())
+    (folder / "table.toml").write_text(text)
+    table = spec.load(folder / "table.toml")
+    assert table.title == example["title"]
+    assert len(table.cells("paper")) == 6
+
+
+def test_github_runs_what_ci_runs():
+    assert "run: .ci/run" in (spec.HOME / ".github/workflows/ci.yml").read_text()

@@ -1,0 +1,180 @@
+"""The report page: all that is committed is on it, every link leads somewhere, nothing comes from elsewhere."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+
+from fedrepro import page, spec
+from fedrepro.cli import main
+
+PLACE = "reduced/fedbr"
+COMMITTED = spec.HOME / "results" / PLACE
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+VOID = {"meta", "img", "input"}
+
+
+class Reader(HTMLParser):
+    """Elements with their attributes; fails where a tag is closed that is not open."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.found, self.open = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.handle_startendtag(tag, attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def all(self, name):
+        return [attributes[name] for _, attributes in self.found if name in attributes]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """FedBR's committed results without their notebooks, Fig. 4 left out, another small scale beside it."""
+    results = tmp_path_factory.mktemp("page") / "results"
+    shutil.copytree(COMMITTED, results / PLACE, ignore=shutil.ignore_patterns("*.ipynb", "*.html", "fig4*"))
+    (results / "cpu/fedbr").mkdir(parents=True)
+    for file in COMMITTED.glob("table2*.*"):
+        if file.suffix in (".csv", ".svg"):
+            shutil.copy(file, results / "cpu/fedbr" / file.name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spec, "papers", lambda: ["fedbr"])
+        assert main(["report", str(results)]) == 0
+    return results / "index.html"
+
+
+@pytest.fixture(scope="module")
+def text(built):
+    return built.read_text()
+
+
+@pytest.fixture(scope="module")
+def reader(text):
+    return Reader(text)
+
+
+def verdicts(table=""):
+    for path in COMMITTED.glob(f"{table}*_verdicts.csv"):
+        if not path.name.startswith("fig4"):
+            with open(path, newline="") as file:
+                yield from csv.DictReader(file)
+
+
+def test_every_claim_with_its_verdict(text, reader):
+    with open(spec.REPRODUCE / "fedbr/claims.csv", newline="") as file:
+        claims = [line["id"] for line in csv.DictReader(file)]
+    judged = {line["claim"]: line["verdict"] for line in verdicts()}
+    for claim in claims:
+        classes = set(re.findall(rf'data-verdict="([\w-]+)">(?:(?!data-verdict).)*?· {claim}<', text, re.S))
+        assert page._class(judged.get(claim, page.NOT_RUN)) in classes
+    counts = Counter(judged.get(claim, page.NOT_RUN) for claim in claims)
+    assert counts[page.NOT_RUN] == 3  # those of Fig. 4
+    shown = re.search(r"At reduced scale.*?legend(.*?)</div>", text, re.S)[1]
+    assert dict(re.findall(r"<strong>(\d+)</strong> ([\w ]+)<", shown)) == {
+        str(number): page._short(name) for name, number in counts.items()
+    }
+
+
+def test_links(built, text, reader):
+    ids = reader.all("id")
+    assert len(ids) == len(set(ids))
+    runs = json.loads(re.search(r'id="runs">(.*?)</script>', text, re.S)[1])
+    for link in reader.all("href") + reader.all("src"):
+        if link.startswith("#run-"):
+            assert runs[link[5:]]["digest"]
+        elif link.startswith("#"):
+            assert link[1:] in ids
+        else:
+            assert (built.parent / link).exists(), link
+    assert set(runs) == set(json.loads((COMMITTED / "runs.json").read_text()))
+    assert not re.search(r"(?:src|href|url|@import)[^\n]{0,3}https?:", text)
+    assert not reader.open or reader.open == ["html"]
+
+
+def test_every_number_leads_to_its_runs(text):
+    with open(COMMITTED / "fig3_convergence.csv", newline="") as file:
+        for line in csv.DictReader(file):
+            row = re.search(rf"<tr><th>{line['method']}</th>(.*?)</tr>", text)[1]  # Fig. 3 comes first
+            assert f"{float(line['measured']):.4g} ±" in row
+            for run in line["runs"].split():
+                assert f'href="#run-{run}"' in row
+
+
+def test_deviations_lead_to_errata(reader):
+    assert {"FB-01", "FB-02"} <= set(reader.all("id"))
+    assert "#FB-01" in reader.all("href")
+    for paper in ("fedbr", "kapc", "ama", "dfl", "fedmlb"):
+        assert len(page.errata()[paper]) > 5
+
+
+@pytest.mark.parametrize(
+    ("evidence", "tones"),
+    [
+        ("a − b: +0.2 ± 0.1; a − c: -0.2 ± 0.1; a − d: +1e-05 ± 0.1", ["reproduced", "contradicted", "inconclusive"]),
+        ("a − b: +0.2 (one seed); a − c: -0.1 (one seed)", []),
+        (
+            "a − b: +0.2 ± 0.1; a − c: target not reached with 2 of 3 seeds; b − c: -1 ± 0.1",
+            ["reproduced", "contradicted"],
+        ),
+        ("a summary; its parts are judged one by one", []),
+        ("an absolute number, judged at paper scale only", []),
+        ("", []),
+    ],
+)
+def test_intervals_are_drawn_against_zero(evidence, tones):
+    drawn = page._evidence(evidence)
+    assert re.findall(r'class="ci (\w+)"', drawn) == tones
+    for item in filter(None, evidence.split("; ")):
+        assert item.split(": ")[-1] in drawn
+    if tones:  # the first lies right of zero, the second left of it
+        zero = float(re.search(r'zero" d="M([\d.]+)', drawn)[1])
+        ends = [tuple(map(float, pair)) for pair in re.findall(r'<path d="M([\d.]+) 7H([\d.]+)"', drawn)]
+        assert ends[0][0] > zero > ends[1][1]
+
+
+def test_no_results_is_said(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "results: " in capsys.readouterr().err
+
+
+def open_run():
+    run, known = next(iter(json.loads((COMMITTED / "runs.json").read_text()).items()))
+    return f"#run-{run}", "", rf"<dialog[^>]* open.*Run {run}.*{known['digest']}.*{known['commit']}"
+
+
+def only_inconclusive():
+    number = sum(line["verdict"] == "inconclusive" for line in verdicts())
+    number += sum(line["verdict"] == "inconclusive" for line in verdicts("table2"))  # of the other scale
+    return "", "document.querySelector('nav [data-verdict=inconclusive]').click()", f">{number} claims shown<"
+
+
+def only_cpu():
+    number = len(list(verdicts("table2"))) + 3  # those of Fig. 4, which has not run at any scale
+    return "", "scales.value = 'cpu'; scales.onchange()", f">{number} claims shown<"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("case", [open_run, only_inconclusive, only_cpu])
+def test_in_a_browser(built, text, case):
+    """From the file system: a run's window opens, the filters count what the CSV files say."""
+    address, script, expected = case()
+    copy = built.with_name("tried.html")
+    copy.write_text(text.replace("</html>", f"<script>{script}</script></html>"))
+    seen = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
+                           "--dump-dom", f"{copy.as_uri()}{address}"], capture_output=True, text=True,
+                          timeout=120).stdout  # fmt: skip
+    assert re.search(expected, seen, re.S)
