@@ -39,7 +39,7 @@ BAD = [  # field, value, what the message must say besides both
     ("augment", None, "crop+flip"),
     ("weights", "", "equal, size"),
     ("personal", "none", "all, selected, trained"),
-    *[(name, value, "low") for name in ("bandwidth", "compute")
+    *[(name, value, "low") for name in ("bandwidth", "download", "compute")
       for value in ("5", "", "a:b", "1:2:3", "0:1", "2:1", "1:inf", "nan:1", 5, [1], (1, 2, 3), (True, 2), ("1", "2"))],
     ("hp", ["mu"], "a mapping"),
     ("hp", {1: 2}, "a mapping"),
@@ -154,12 +154,13 @@ def test_every_field_enters_the_id():
         "hp": {"mu": 0.5}, "rounds": 9, "epochs": 4, "steps": 7, "batch": 21, "lr": 0.2, "lr_decay": 0.9,
         "momentum": 0.9, "weight_decay": 0.1, "clip": 1.0, "augment": "flip", "seed": 1, "weights": "equal",
         "samples": 50, "share": 0.5, "eval_every": 2, "personal": "all", "limited": 0.5, "delay": 0.5, "max_delay": 2,
-        "bandwidth": (1, 2), "compute": (1, 2), "redraw": 3,
+        "bandwidth": (1, 2), "download": (1, 2), "compute": (1, 2), "redraw": 3,
     }  # fmt: skip
     assert set(other) == {f.name for f in dataclasses.fields(Run)}
     base, ids = {"method": "fedavgm", "delay": 0.1, "max_delay": 1}, set()
+    needs = {"hp": {"method": "fedprox"}, "download": {"bandwidth": (1, 2)}}
     for name, value in other.items():
-        changed = base | {name: value} | ({"method": "fedprox"} if name == "hp" else {})
+        changed = base | {name: value} | needs.get(name, {})
         ids.add(Run(**changed).id)
     assert len(ids | {Run(**base).id}) == len(other) + 1
 
