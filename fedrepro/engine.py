@@ -12,7 +12,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Result:
     weights: Tree
     buffers: Tree
     provenance: dict
+    record: dict = field(default_factory=dict)  # what the method's server learned beside the weights
 
     @cached_property
     def rounds(self):
@@ -58,8 +59,9 @@ class Result:
 class Federation:
     """The server's side of one run: `advance()` makes one round."""
 
-    def __init__(self, run: Run, executor, worker: Worker, clients: Clients):
+    def __init__(self, run: Run, executor, worker: Worker, clients: Clients, shelf: Clients | None = None):
         self.run, self.executor, self.worker, self.clients = run, executor, worker, clients
+        self.shelf = shelf or Clients(None)
         self.fleet, self.method = Fleet(run), worker.method
         self.t, self.clock, self.rows = 0, 0.0, []
         self.visits: dict[int, int] = {}
@@ -71,14 +73,14 @@ class Federation:
         pending = [[due, list(upload)] for due, upload in self.pending]
         return {
             "t": self.t, "clock": self.clock, "rows": self.rows, "visits": self.visits,
-            "pending": pending, "server": self.server, "versions": self.clients.version,
+            "pending": pending, "server": self.server, "versions": self.clients.version, "shelf": self.shelf.version,
         }  # fmt: skip
 
     def restore(self, saved: dict) -> None:
         self.t, self.clock, self.rows, self.visits = saved["t"], saved["clock"], saved["rows"], saved["visits"]
         self.pending = [(due, Upload(*upload)) for due, upload in saved["pending"]]
         self.server = {k: self._to_device(v) for k, v in saved["server"].items()}
-        self.clients.version = saved["versions"]
+        self.clients.version, self.shelf.version = saved["versions"], saved.get("shelf", {})
 
     def _to_device(self, value):
         return value.to(self.worker.device) if isinstance(value, Tree | torch.Tensor) else value
@@ -87,7 +89,7 @@ class Federation:
         started = time.perf_counter()
         self.t += 1
         t, run = self.t, self.run
-        r = Round(t, run, self.method.invite(self.fleet.participants(t), self.fleet.limited))
+        r = Round(t, run, self.method.invite(self.fleet.participants(t), self.fleet.limited), self.shelf)
         self.server = self.method.plan(self.server, r)
 
         messages = [self.method.broadcast(self.server, cid, r) for cid in r.participants]
@@ -118,7 +120,7 @@ class Federation:
         self.pending = [(due, upload) for due, upload in self.pending if due > t]
         self.server = self.method.aggregate(self.server, uploads, r)
 
-        scores = self._test(r)
+        scores = self._test(r, visits)
         row = {
             "round": t, **scores, "train_loss": sum(losses) / len(losses) if losses else float("nan"), **row,
             **self.method.columns(self.server, r), "sim_time": self.clock, "wall_time": time.perf_counter() - started,
@@ -126,7 +128,7 @@ class Federation:
         self.rows.append(row)
         return row
 
-    def _test(self, r: Round) -> dict:
+    def _test(self, r: Round, visits: list) -> dict:
         if r.t % (self.run.eval_every or 1) and r.t != self.run.rounds:
             return {"accuracy": float("nan"), "loss": float("nan")} | (
                 {"personal_accuracy": float("nan")} if self.run.personal else {}
@@ -134,22 +136,27 @@ class Federation:
         total = len(self.worker.data.test_y)
         batches, parts = -(-total // TEST_BATCH), self.executor.workers
         cuts = [batches * i // parts for i in range(parts + 1)]
+        personal = self._test_personally(r, visits) if self.run.personal else None
         models = self.method.tested(self.server, lambda cid: self.clients.get(cid) or {}, r)
+        if personal and not models:
+            return {"accuracy": personal[0], "loss": personal[1], "personal_accuracy": personal[0]}
         tasks = [(*model, range(low, high)) for model in models for low, high in itertools.pairwise(cuts) if low < high]
         scores = [score for part in self.executor.map("test", tasks) for score in part]
         total *= max(len(models), 1)
         result = {"accuracy": sum(s[0] for s in scores) / total, "loss": sum(s[1] for s in scores) / total}
-        if self.run.personal:
-            result["personal_accuracy"] = self._test_personally(r)
-        return result
+        return result | ({"personal_accuracy": personal[0]} if personal else {})
 
-    def _test_personally(self, r: Round) -> float:
-        """Mean over clients of the accuracy of each one's model on its own test split."""
-        cids = r.participants if self.run.personal == "selected" else range(self.run.clients)
+    def _test_personally(self, r: Round, visits: list) -> tuple[float, float]:
+        """Mean over clients of the (accuracy, loss) of each one's model on its own test split."""
+        cids = range(self.run.clients) if self.run.personal == "all" else r.participants
         if not cids:
-            return float("nan")
-        tasks = [(*self.method.personal(self.server, self.clients.get(cid) or {}, cid), cid) for cid in cids]
-        return sum(right / number for right, number in self.executor.map("test_client", tasks)) / len(cids)
+            return float("nan"), float("nan")
+        if self.run.personal == "trained":
+            models = [self.method.trained_model(sent, kept) for sent, kept, _, _ in visits]
+        else:
+            models = [self.method.personal(self.server, self.clients.get(cid) or {}, cid) for cid in cids]
+        scores = self.executor.map("test_client", [(*model, cid) for model, cid in zip(models, cids, strict=True)])
+        return tuple(sum(score[i] / score[2] for score in scores) / len(cids) for i in (0, 1))
 
 
 def pick_device(device: str) -> str:
@@ -176,7 +183,7 @@ def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict
     workers, device = count_workers(workers), pick_device(device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    folder = executor = clients = None
+    folder = executor = clients = shelf = None
     try:
         worker = Worker(run, device)  # before the store, so that a run that cannot be made writes nothing
         folder = Store(store, run) if store is not None else None
@@ -188,7 +195,8 @@ def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict
         spread = min(workers, run.per_round) if device == "cpu" else 1
         executor = Processes(worker, spread) if spread > 1 else Serial(worker)
         clients = Clients(folder.path / "clients" if folder else None)
-        federation = Federation(run, executor, worker, clients)
+        shelf = Clients(folder.path / "server" if folder else None)
+        federation = Federation(run, executor, worker, clients, shelf)
         if folder and (saved := folder.resume()):
             federation.restore(saved)
         yield from list(federation.rows)
@@ -196,23 +204,26 @@ def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict
             while federation.t < run.rounds:
                 federation.advance()
                 if folder and folder.due():
-                    folder.save(federation.snapshot(), clients)
+                    folder.save(federation.snapshot(), clients, shelf)
                 yield federation.rows[-1]
         finally:
             complete = len(federation.rows) == federation.t
             if folder and complete and folder.safe < federation.t:
-                folder.save(federation.snapshot(), clients)
+                folder.save(federation.snapshot(), clients, shelf)
         result = Result(run, federation.rows, federation.server["w"], federation.server["b"],
-                        provenance(run, worker, federation.rows))  # fmt: skip
+                        provenance(run, worker, federation.rows),
+                        federation.method.record(federation.server))  # fmt: skip
         if folder:
             summary = {"run": run.described, "id": run.id, "digest": result.digest, **result.provenance}
-            folder.finish(summary, {"w": result.weights, "b": result.buffers}, federation.rows)
+            folder.finish(summary, {"w": result.weights, "b": result.buffers, "record": result.record},
+                          federation.rows)  # fmt: skip
         yield result
     finally:
         if executor:
             executor.close()
-        if clients:
-            clients.close()
+        for states in (clients, shelf):
+            if states:
+                states.close()
         if folder:
             folder.close()
         torch.set_num_threads(threads)
@@ -221,7 +232,8 @@ def _session(run: Run, store, workers: int | None, device: str) -> Iterator[dict
 def _finished(run: Run, folder: Store) -> Result:
     summary, rows, weights = folder.result()
     keep = ("data", "fedrepro", "commit", "versions", "machine", "wall_time")
-    return Result(run, rows, weights["w"], weights["b"], {k: summary[k] for k in keep})
+    return Result(run, rows, weights["w"], weights["b"], {k: summary[k] for k in keep},
+                  weights.get("record", {}))  # fmt: skip
 
 
 def rounds(run: Run, *, store=None, workers: int | None = None, device: str = "auto") -> Iterator[dict]:

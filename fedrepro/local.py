@@ -147,8 +147,8 @@ class Worker:
 
     def client(self, t: int, cid: int, message: Message, state: State | None, visit: int, limited: bool):
         """One visit -> (message up, state kept, mean training loss, samples)."""
-        indices, method = self.parts[cid], self.method
-        k = Local(self, t, cid, visit, limited, len(indices))
+        method = self.method
+        k = Local(self, t, cid, visit, limited, len(self.parts[cid]))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.run.seed, "layers", t, cid))  # dropout
             k.client = state or {}
@@ -156,10 +156,14 @@ class Worker:
             if state is None:
                 k.client = method.client_init(k)
             k.steps = method.steps(k)
-            with self._only(method.trained(k)) as names:
-                loss = self._train(k, indices, names)
+            loss = self.fit(k, method.trained(k))
             sent, kept = method.finish(k)
         return sent, kept, loss, k.n
+
+    def fit(self, k: Local, names: list[str] | None) -> float:
+        """k.steps of SGD on these parameters -> mean training loss."""
+        with self._only(names) as trained:
+            return self._train(k, self.parts[k.cid], trained)
 
     @contextlib.contextmanager
     def _only(self, names: list[str] | None):
@@ -204,10 +208,11 @@ class Worker:
         rows = torch.arange(len(self.data.test_y))
         return self._test(w, b, [rows[i * TEST_BATCH : (i + 1) * TEST_BATCH] for i in batches])
 
-    def test_client(self, w: Tree, b: Tree, cid: int) -> tuple[int, int]:
-        """(correct, number) on the client's own test split."""
+    def test_client(self, w: Tree, b: Tree, cid: int) -> tuple[int, float, int]:
+        """(correct, sum of losses, number) on the client's own test split."""
         rows = self.test_parts[cid]
-        return sum(right for right, _ in self._test(w, b, rows.split(TEST_BATCH))), len(rows)
+        right, losses = zip(*self._test(w, b, rows.split(TEST_BATCH)), strict=True)
+        return sum(right), sum(losses), len(rows)
 
     @torch.no_grad()
     def _test(self, w: Tree, b: Tree, batches) -> list[tuple[int, float]]:

@@ -78,7 +78,7 @@ class Run:
     samples: int | None = about("training samples of each client (default: all data divided)", None)
     share: float | None = about("random share of the training set that is used", None)
     eval_every: int | None = about("test every so many rounds (default: each)", None)
-    personal: str | None = about("test personal models of the selected or of all clients", None)
+    personal: str | None = about("personal test: models of the selected or all clients, or as just trained", None)
     limited: float | None = about("share of computing-limited devices", None)
     delay: float | None = about("probability that an update is late", None)
     max_delay: int | None = about("largest delay in rounds", None)
@@ -106,7 +106,7 @@ class Run:
         choose("augment", self.augment, AUGMENTATIONS)
         choose("weights", self.weights, ("size", "equal"))
         if self.personal is not None:
-            choose("personal", self.personal, ("selected", "all"))
+            choose("personal", self.personal, ("selected", "all", "trained"))
         self._check_parts()
 
     def _check_parts(self):

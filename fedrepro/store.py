@@ -4,6 +4,7 @@
                  rounds.csv      one row a round, as far as the checkpoint
                  checkpoint.pt   server state, pending uploads, rows; replaced atomically
                  clients/        one file a client with state, named <client>-<round>.pt
+                 server/         the same for what the server keeps of single clients
                  weights.pt      the final weights
                  result.json     digest and provenance; present when the run is finished
 """
@@ -92,13 +93,15 @@ def damaged(path: Path, why: str) -> BadInput:
     return BadInput(f"store: {path} cannot be read ({why}); delete its folder to run anew")
 
 
-def load_tensors(path: Path):
-    """Nothing is executed, and every byte is compared with its checksum, which torch.load does not do."""
+def load_tensors(path: Path, mapped: bool = False):
+    """Nothing is executed, and every byte is compared with its checksum, which torch.load does not do.
+
+    `mapped` tensors stay on disk until they are used."""
     try:
         with zipfile.ZipFile(path) as parts:
             if parts.testzip():
                 raise zipfile.BadZipFile
-        return rich(torch.load(path, weights_only=True, map_location="cpu"))
+        return rich(torch.load(path, weights_only=True, map_location="cpu", mmap=mapped))
     except (OSError, RuntimeError, ValueError, LookupError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         raise damaged(path, type(error).__name__) from None
 
@@ -118,7 +121,7 @@ class Clients:
     def get(self, cid: int) -> dict | None:
         if cid not in self.version:
             return None
-        return self._states[cid] if cid in self._states else load_tensors(self._file(cid))
+        return self._states[cid] if cid in self._states else load_tensors(self._file(cid), mapped=True)
 
     def put(self, cid: int, state: dict, t: int) -> None:
         if not state:
@@ -231,14 +234,16 @@ class Store:
         """Whether a checkpoint now keeps within its share of the time."""
         return (time.monotonic() - self._saved_at) * CHECKPOINT_SHARE >= self._cost
 
-    def save(self, snapshot: dict, clients: Clients) -> None:
+    def save(self, snapshot: dict, *states: Clients) -> None:
         start = time.monotonic()
         with self._disk():
-            clients.flush()
+            for clients in states:
+                clients.flush()
             save_tensors(self.path / "checkpoint.pt", snapshot)
             self.safe = snapshot["t"]
             self._rows(snapshot["rows"])
-            clients.prune()
+            for clients in states:
+                clients.prune()
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - start
 
@@ -251,7 +256,8 @@ class Store:
 
     def _tidy(self) -> None:
         (self.path / "checkpoint.pt").unlink(missing_ok=True)
-        shutil.rmtree(self.path / "clients", ignore_errors=True)
+        for states in ("clients", "server"):
+            shutil.rmtree(self.path / states, ignore_errors=True)
 
     def _rows(self, rows: list[dict]) -> None:
         lines = [",".join(rows[0])] + [",".join(map(repr, row.values())) for row in rows] if rows else []

@@ -38,7 +38,7 @@ BAD = [  # field, value, what the message must say besides both
     ("augment", "rotate", "crop+flip"),
     ("augment", None, "crop+flip"),
     ("weights", "", "equal, size"),
-    ("personal", "none", "all, selected"),
+    ("personal", "none", "all, selected, trained"),
     *[(name, value, "low") for name in ("bandwidth", "compute")
       for value in ("5", "", "a:b", "1:2:3", "0:1", "2:1", "1:inf", "nan:1", 5, [1], (1, 2, 3), (True, 2), ("1", "2"))],
     ("hp", ["mu"], "a mapping"),

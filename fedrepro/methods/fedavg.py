@@ -13,8 +13,9 @@ from fedrepro.tree import Tree, mean
 
 if TYPE_CHECKING:
     from fedrepro.engine import Local
+    from fedrepro.store import Clients
 else:
-    Local = Any
+    Local = Clients = Any
 
 State = dict[str, Any]  # plain data: Trees, tensors, numbers; always returned, never kept on self
 Message = dict[str, Any]  # "w": weights, "b": BatchNorm statistics, and what a method adds
@@ -36,10 +37,13 @@ class Upload(NamedTuple):
     communicate: float = 0.0
 
 
-class Round(NamedTuple):
+@dataclass(frozen=True)
+class Round:
     t: int
     run: Run
     participants: list[int]
+    shelf: Clients | None = None  # what the server itself keeps of single clients: get(cid), put(cid, state, t)
+    scratch: dict = field(default_factory=dict)  # a method's notes for this round
 
     def mean(self, uploads: Sequence[Upload], key: str) -> Tree:
         """Mean of one part of the uploads, weighted as the run says."""
@@ -114,9 +118,19 @@ class FedAvg:
         return {}
 
     def tested(self, server: State, client: Callable[[int], State], r: Round) -> list[tuple[Tree, Tree]]:
-        """The models (weights, BatchNorm statistics) whose mean accuracy on the whole test set is the run's."""
+        """The models (weights, BatchNorm statistics) whose mean accuracy on the whole test set is the run's.
+
+        None at all: there is no global model, and the run's accuracy is the personal one."""
         return [(server["w"], server["b"])]
 
     def personal(self, server: State, client: State, cid: int) -> tuple[Tree, Tree]:
         """The (weights, BatchNorm statistics) that are tested for this client."""
         return server["w"], server["b"]
+
+    def trained_model(self, sent: Message, kept: State) -> tuple[Tree, Tree]:
+        """A participant's own model at the end of its visit, from what it sent and what it kept."""
+        return sent["w"], sent["b"]
+
+    def record(self, server: State) -> State:
+        """What of the server's state is stored beside the final weights."""
+        return {}

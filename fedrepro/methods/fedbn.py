@@ -1,0 +1,64 @@
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedrepro.methods.fd import initial
+from fedrepro.methods.fedavg import FedAvg, Local, Round, State
+from fedrepro.tree import Tree
+
+
+@dataclass(frozen=True)
+class FedBN(FedAvg):
+    """FedBN (Li et al., ICLR 2021, Algorithm 1): FedAvg but for BatchNorm, which every client keeps to itself.
+
+    Neither BatchNorm's weights nor its statistics are sent. With BatchNorm there is no global model to test: the
+    run's accuracy is the participants' mean. Without BatchNorm this is FedAvg.
+    """
+
+    def server_init(self, model) -> State:
+        return {**super().server_init(model), "fedbn/private": normal(model)}
+
+    def broadcast(self, server, cid, r):
+        message = super().broadcast(server, cid, r)
+        private = server["fedbn/private"]
+        return {**message, "w": without(message["w"], private), "b": Tree()}
+
+    def receive(self, k: Local, message) -> None:
+        own = k.client.get("fedbn/own") or dict(zip(("w", "b"), initial(k), strict=True))
+        private = own["w"].pick(normal(k.model))
+        super().receive(k, {**message, "w": Tree({**message["w"], **private}), "b": own["b"]})
+
+    def finish(self, k: Local):
+        sent, kept = super().finish(k)
+        private = normal(k.model)
+        if private:
+            kept = {**kept, "fedbn/own": {"w": sent["w"].pick(private), "b": sent["b"]}}
+        return {**sent, "w": without(sent["w"], private), "b": Tree()}, kept
+
+    def aggregate(self, server, uploads, r: Round) -> State:
+        new = super().aggregate(server, uploads, r)
+        return {**new, "w": Tree({**server["w"], **new["w"]}), "b": server["b"]}
+
+    def tested(self, server, client, r: Round):
+        if not server["fedbn/private"]:
+            return super().tested(server, client, r)
+        return [] if r.run.personal else [self.personal(server, client(cid), cid) for cid in r.participants]
+
+    def personal(self, server, client, cid):
+        w, b = super().personal(server, client, cid)
+        own = client.get("fedbn/own")
+        return (Tree({**w, **own["w"]}), own["b"]) if own else (w, b)
+
+    def trained_model(self, sent, kept):
+        own = kept.get("fedbn/own", {"w": {}, "b": sent["b"]})
+        return Tree({**sent["w"], **own["w"]}), own["b"]
+
+
+def normal(model: nn.Module) -> list[str]:
+    """The parameters of BatchNorm."""
+    return [f"{name}.{key}" for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)
+            for key, _ in module.named_parameters()]  # fmt: skip
+
+
+def without(tree: Tree, names: list[str]) -> Tree:
+    return tree.pick(name for name in tree if name not in set(names))

@@ -1,0 +1,152 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrepro.errors import bad
+from fedrepro.methods.fedavg import Local, Round, State, hp
+from fedrepro.methods.localtraining import LocalTraining
+from fedrepro.tree import Tree
+
+COLUMNS = 1 << 17  # parameters of a layer that are turned into float64 at a time
+MOST_CLIENTS = 2000  # the cube has clients^2 coefficients a layer
+
+
+@dataclass(frozen=True)
+class KAPC(LocalTraining):
+    """KAPC (Zhi et al., IEEE TMC 2024, Algorithms 1, 2, first half of 5): a relationship cube coaches every client.
+
+    Layers are convolutions and fully connected layers with their biases. BatchNorm belongs to none: its weights are
+    uploaded but neither coached nor sent down, its statistics never leave the client (errata KA-01, KA-02).
+    All clients start from one model and R from 1/N (Alg. 1 says random); a row is normalised by clipping at 0 and
+    dividing by its sum (KA-14, KA-15). With client selection the participants' part of R is updated within itself and
+    keeps the mass it had, so that every row of R sums to one (KA-15).
+    """
+
+    lam: float = hp(1.0)  # lambda of Eq. (6)
+    beta: float = hp(0.01)
+    rate: float = hp(0.01)  # eta_r
+    updates: int = hp(1)  # E_r
+
+    def check(self, run) -> None:
+        super().check(run)
+        if run.clients > MOST_CLIENTS:
+            raise bad("clients", run.clients, f"at most {MOST_CLIENTS} for {self.title()} (its cube has clients^2)")
+
+    def server_init(self, model) -> State:
+        return {**super().server_init(model), "kapc/layers": list(model.layers().values()), "kapc/r": None}
+
+    def plan(self, server, r: Round) -> State:
+        """R from the last uploads, Eqs. (10)-(13), then the participants' models s, Eq. (15), layer by layer."""
+        server, layers = super().plan(server, r), server["kapc/layers"]
+        cube = server["kapc/r"]
+        if cube is None:  # layer x client x client; the paper's r_ij^l is cube[l, i, j]
+            cube = torch.full((len(layers),) + (r.run.clients,) * 2, 1 / r.run.clients, dtype=torch.float64)
+        cube, chosen = cube.clone(), torch.tensor(r.participants, dtype=torch.long)
+        models, coached, slices = self._models(server, r), [Tree() for _ in r.participants], []
+        for matrix, names in zip(cube, layers, strict=True):
+            x = stack(models, names)
+            old = matrix[chosen][:, chosen]
+            new, products = normalise(old), gram(x)
+            for _ in range(self.updates):
+                new = step(new, products, self.lam, self.beta, self.rate)
+            r.scratch.setdefault("kapc/clipped", []).append((new < 0).double().mean())
+            slices.append(normalise(new))
+            matrix[chosen[:, None], chosen] = slices[-1] * old.sum(1, keepdim=True)
+            fill(coached, combine(slices[-1], x), models, names)
+        r.scratch["kapc/slice"] = torch.stack(slices)
+        r.scratch["kapc/s"] = dict(zip(r.participants, coached, strict=True))
+        return {**server, "kapc/r": cube}
+
+    def _models(self, server: State, r: Round) -> list[Tree]:
+        """The last model each participant uploaded; the initial one before its first upload."""
+        return [kept_of(r, cid, "w") or server["w"] for cid in r.participants]
+
+    def broadcast(self, server, cid, r: Round):
+        return {"s": r.scratch["kapc/s"][cid]}
+
+    def receive(self, k: Local, message) -> None:
+        super().receive(k, message)
+        k.scratch["kapc/s"] = message["s"]
+
+    def correct(self, k: Local) -> None:
+        super().correct(k)
+        s = k.scratch["kapc/s"]
+        if self.lam and s:
+            k.grads.pick(s).add_(k.params.pick(s) - s, alpha=2 * self.lam)  # Eq. (17) of f_s = ||s - w||^2 (KA-14)
+
+    def finish(self, k: Local):
+        sent, kept = super().finish(k)
+        return {**sent, "w": kept["own/w"]}, kept
+
+    def aggregate(self, server, uploads, r: Round) -> State:
+        names = [name for layer in server["kapc/layers"] for name in layer]
+        for u in uploads:  # in the order of arrival; a layer that was not sent keeps its last value, Eq. (33)
+            old = kept_of(r, u.cid, "w") or server["w"]
+            r.shelf.put(u.cid, {"w": Tree((n, u.sent["w"].get(n, old[n])) for n in names)}, r.t)
+        return super().aggregate(server, uploads, r)
+
+    def columns(self, server, r: Round) -> dict[str, float]:
+        """Mean self-relationship of the participants in each layer; how much clipping acts (KA-14)."""
+        layers = len(server["kapc/layers"])
+        own = torch.full((layers,), torch.nan, dtype=torch.float64)
+        clipped = torch.nan
+        if r.participants:
+            own = r.scratch["kapc/slice"].diagonal(dim1=1, dim2=2).mean(1)
+            clipped = float(torch.stack(r.scratch["kapc/clipped"]).mean())
+        half = layers // 2
+        return {
+            **super().columns(server, r), "clipped": clipped, "self_mean": float(own.mean()),
+            "self_deep_minus_shallow": float(own[layers - half :].mean() - own[:half].mean()) if half else 0.0,
+            **{f"self_{i}": float(value) for i, value in enumerate(own)},
+        }  # fmt: skip
+
+    def record(self, server) -> State:
+        return {} if server["kapc/r"] is None else {"relationship": server["kapc/r"]}
+
+
+def kept_of(r: Round, cid: int, key: str) -> Tree | None:
+    """One part of what the server keeps of a client, if it keeps anything."""
+    state = r.shelf.get(cid) if r.shelf else None
+    return state and state[key]
+
+
+def stack(models: list[Tree], names: list[str]) -> Tensor:
+    """One layer of every client: clients x parameters."""
+    return torch.stack([torch.cat([w[name].flatten() for name in names]) for w in models])
+
+
+def gram(x: Tensor) -> Tensor:
+    """<w_j, w_k> for all clients j, k; in float64, because clients that agree differ by little of their length."""
+    total = x.new_zeros(len(x), len(x), dtype=torch.float64)
+    for part in x.split(COLUMNS, 1):
+        part = part.double()
+        total.addmm_(part, part.T)
+    return total.cpu()
+
+
+def step(rows: Tensor, products: Tensor, lam: float, beta: float, rate: float) -> Tensor:
+    """Eq. (12): all its inner products <w_j, s_i - w_i> are (R - 1) G, with the Gram matrix G of the layer."""
+    n = rows.shape[-1]
+    away = (rows - torch.eye(n, dtype=rows.dtype)) @ products
+    return rows - rate * (2 * lam * away + beta * (rows - 1 / n))
+
+
+def normalise(rows: Tensor) -> Tensor:
+    """Every row clipped at 0 and divided by its sum; a row of nothing becomes uniform."""
+    rows = rows.clamp(min=0)
+    sums = rows.sum(-1, keepdim=True)
+    return torch.where(sums > 0, rows / sums, 1 / rows.shape[-1])
+
+
+def combine(weights: Tensor, x: Tensor) -> Tensor:
+    """Every client's weighted sum of all clients' parameters."""
+    return weights.to(x.device, x.dtype) @ x
+
+
+def fill(trees: list[Tree], flat: Tensor, like: list[Tree], names: list[str]) -> None:
+    """The rows of `flat` as the named tensors of `trees`."""
+    sizes = [like[0][name].numel() for name in names] if like else []
+    for tree, row in zip(trees, flat, strict=True):
+        for name, values in zip(names, row.split(sizes), strict=True):
+            tree[name] = values.view(like[0][name].shape)
