@@ -11,7 +11,7 @@ from fedrepro import figures
 
 DPI = 100
 WIDTH = 9.8  # inches: what JupyterLab shows beside its sidebar on a laptop's or a projector's 1366 pixels
-BLUE, ORANGE, GREEN, RED, PURPLE, BROWN, PINK, GREY, YELLOW, SKY = sns.color_palette("colorblind", 10).as_hex()
+BLUE, ORANGE, GREEN, RED, _, _, _, GREY, _, SKY = sns.color_palette("colorblind", 10).as_hex()
 
 
 def canvas(height: float, width: float = WIDTH) -> Figure:
@@ -22,6 +22,8 @@ def canvas(height: float, width: float = WIDTH) -> Figure:
 
 
 def png(figure: Figure) -> bytes:
+    for place in figure.axes:
+        place.set_title(place.get_title(), y=1.0)  # else matplotlib measures every label to find a place for it
     file = io.BytesIO()
     figure.savefig(file, format="png", pil_kwargs={"compress_level": 1})
     return file.getvalue()

@@ -109,7 +109,7 @@ def draw(setting: Setting, t: int, client: str) -> Figure:
     best = max(V, key=V.get)
     panels[2].annotate("next", (best, V[best]), (0, 12), textcoords="offset points", ha="center",
                        arrowprops={"arrowstyle": "->", "color": "0.15"})  # fmt: skip
-    panels[2].set(title="V = p (blue) + bonus (orange)", ylim=(min(0, *gain), max(V.values()) * 1.25))
+    panels[2].set(title="V = p (blue) + bonus", ylim=(min(0, *gain), max(V.values()) * 1.25))
     for panel in panels:
         panel.set(xlabel="number of blocks α", xticks=options)
     return figure

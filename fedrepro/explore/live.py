@@ -15,9 +15,9 @@ from fedrepro.run import Run
 
 DATA = ("digits", "fashion_mnist")
 SPLITS = ("iid", "dirichlet:0.3", "dirichlet:0.1", "level:7", "dominant:0.8", "shards:2", "dirichlet_unequal:0.3")
-DEFAULTS = {"data": "digits", "split": "dirichlet:0.3", "clients": 10, "per_round": 5, "rounds": 20, "epochs": 2,
-            "lr": 0.1, "seed": 0}  # fmt: skip
-FIXED = {"model": "cnn_mnist", "momentum": 0.5, "batch": 20}
+DEFAULTS = {"data": "digits", "split": "dirichlet:0.3", "clients": 10, "per_round": 5, "rounds": 20, "epochs": 1,
+            "lr": 0.05, "seed": 0}  # fmt: skip
+FIXED = {"model": "cnn_mnist", "momentum": 0.9, "batch": 10}
 METHODS = ("fedavg", "fedbr")
 COLOURS = (BLUE, ORANGE)
 TARGET = 0.7
@@ -47,9 +47,10 @@ def traffic(rows: list[dict]) -> list[float]:
 def label(run: Run) -> str:
     """The method and the hyperparameters that are not its defaults."""
     changed = {f.name: run.hp[f.name] for f in hyperparameters(run.method) if run.hp.get(f.name) != f.default}
-    return f"{run.method} " + ", ".join(
-        f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in changed.items()
+    shown = ", ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in changed.items()
     )
+    return f"{run.method} {shown}".strip()
 
 
 def draw(curves: list[Curve]) -> Figure:
@@ -145,7 +146,7 @@ class Session:
                     await loop.run_in_executor(thread, stream.close)
 
 
-def example(rounds: int = 5) -> list[Curve]:
+def example(rounds: int = 4) -> list[Curve]:
     """The two default methods at the default settings, a few rounds, without buttons."""
     common = DEFAULTS | {"rounds": rounds}
     runs = [describe(common, method, {}) for method in METHODS]

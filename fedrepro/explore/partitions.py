@@ -63,7 +63,7 @@ def draw(division: Division) -> Figure:
     labels.set(title="samples of each class", xlabel="class", ylabel="client", xticks=ticks(classes, 10),
                yticks=ticks(clients))  # fmt: skip
     sizes.barh(range(clients), division.sizes, color=BLUE)
-    sizes.set(title="all", xlabel="samples", ylim=(clients - 0.5, -0.5), yticks=[])
+    sizes.set(title="size", xlabel="samples", ylim=(clients - 0.5, -0.5), yticks=[])
     sizes.locator_params(axis="x", nbins=2)
     shown, _, height, width, _ = division.samples.shape
     framed = np.pad(division.samples, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)), constant_values=255)

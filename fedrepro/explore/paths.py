@@ -111,7 +111,7 @@ class Setting:
 
 def draw(setting: Setting) -> Figure:
     figure = canvas(6.6)
-    grid = figure.add_gridspec(2, 3, height_ratios=[2.1, 1], left=0.11, right=0.985, top=0.92, bottom=0.09,
+    grid = figure.add_gridspec(2, 3, height_ratios=[2.1, 1], left=0.13, right=0.985, top=0.92, bottom=0.09,
                                hspace=0.45, wspace=0.36)  # fmt: skip
     _network(figure.add_subplot(grid[0, :]), setting)
     _schedule(figure.add_subplot(grid[1, 0]), setting)

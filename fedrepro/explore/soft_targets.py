@@ -109,7 +109,7 @@ def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio:
     told = np.eye(len(soft), dtype=bool)
     told[label] = True
     heat(place, soft, colours="mako_r", numbers="{:.2f}", where=told, low=0, high=1)
-    place.axhspan(label - 0.5, label + 0.5, fill=False, edgecolor=ORANGE, linewidth=3)
+    place.axhspan(label - 0.5, label + 0.5, fill=False, edgecolor=ORANGE, linewidth=3, clip_on=False)
     place.set(title=f"soft targets after round {t}: {owner}", xlabel="class that the outputs give", ylabel="true label",
               xticks=classes, yticks=classes)  # fmt: skip
     ratios = figure.add_subplot(grid[0, 1])
@@ -125,10 +125,10 @@ def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio:
         (0.27, thought, GREEN, "the model's answer"),
     ):
         student.bar([c + shift for c in classes], values, width=0.27, color=colour, label=name)
-    student.set(title=f"what a student sees of a {label}", xlabel="class", ylim=(0, 1.5), xticks=classes,
+    student.set(title=f"what a student sees of a {label}", xlabel="class", ylim=(0, 1.65), xticks=classes,
                 yticks=[0, 0.5, 1])  # fmt: skip
     student.legend(fontsize=9.5, loc="upper left", frameon=False)
-    corner = student.inset_axes([0.8, 0.64, 0.19, 0.33])
+    corner = student.inset_axes([0.8, 0.65, 0.19, 0.33])
     corner.imshow(image, cmap="gray_r")
     corner.grid(False)
     corner.set(xticks=[], yticks=[])

@@ -10,6 +10,7 @@ from IPython.display import HTML, Image, display
 
 from fedrepro.data.partition import PARAMETERS
 from fedrepro.errors import BadInput
+from fedrepro.explore import cube as cube_lesson
 from fedrepro.explore import gmbs as gmbs_lesson
 from fedrepro.explore import live as live_lesson
 from fedrepro.explore import mixing as mixing_lesson
@@ -47,7 +48,7 @@ def _figure() -> w.Image:
 
 
 def _text(name: str) -> w.HTML:
-    return w.HTML().add_class(f"explore-{name}")
+    return w.HTML(style={"font_size": "15px"}).add_class(f"explore-{name}")
 
 
 def _problem(error: Exception) -> str:
@@ -144,6 +145,20 @@ def gmbs() -> Panel:
         "noise": _real("noise of the losses", start.noise, 0, 0.3, 0.01),
     }
     return Panel(gmbs_lesson.view, controls, more=(step, play))
+
+
+def cube() -> Panel:
+    run = cube_lesson.TRAINED
+    controls = {
+        "t": _whole("round", run.rounds, 1, run.rounds),
+        "client": _whole("client", 0, 0, run.clients - 1),
+        "mu": _real("μ: sent below it", 0.5, 0, 1, 0.05),
+        "lam": _real("λ: pull to the others", run.hp["lam"], 0, 0.5, 0.05),
+        "beta": _real("β: pull to the mean", run.hp["beta"], 0, 1, 0.01),
+        "rate": _real("η: step of R", run.hp["rate"], 0, 0.3, 0.01),
+        "updates": _whole("steps of R a round", run.hp["updates"], 0, 30),
+    }
+    return Panel(cube_lesson.view, controls)
 
 
 def mixing() -> Panel:
