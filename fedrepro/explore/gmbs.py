@@ -102,7 +102,7 @@ def draw(setting: Setting, t: int, client: str) -> Figure:
     panels[0].bar(options, gain, color=BLUE)
     panels[0].set(title=f"p: reward, {client} client", ylim=_around(gain))
     panels[1].bar(options, [n.get(m, 0) for m in options], color=GREY)
-    panels[1].set(title="n: how often chosen")
+    panels[1].set(title="n: how often chosen", ylim=(0, 1.1 * max(1, *n.values(), 1)))
     panels[1].locator_params(axis="y", integer=True, nbins=5)
     panels[2].bar(options, gain, color=BLUE)
     panels[2].bar(options, [V[m] - p.get(m, 0.0) for m in options], bottom=gain, color=ORANGE)
@@ -116,7 +116,7 @@ def draw(setting: Setting, t: int, client: str) -> Figure:
 
 
 def _around(values: list[float]) -> tuple[float, float]:
-    reach = max(max(map(abs, values)), 1e-3) * 1.15
+    reach = max(max(map(abs, values)), 0.01) * 1.15
     return (-reach if min(values) < 0 else 0, reach)
 
 

@@ -129,8 +129,11 @@ def paths() -> Panel:
 
 def gmbs() -> Panel:
     start = gmbs_lesson.Setting()
-    t = _whole("round", 1, 1, gmbs_lesson.ROUNDS)
-    step, play = w.Button(description="Step", icon="step-forward"), w.Play(min=1, max=gmbs_lesson.ROUNDS, interval=700)
+    t = _whole("round", 12, 1, gmbs_lesson.ROUNDS)
+    step, play = (
+        w.Button(description="Step", icon="step-forward"),
+        w.Play(value=12, min=1, max=gmbs_lesson.ROUNDS, interval=700),
+    )
     step.on_click(lambda _: setattr(t, "value", min(t.value + 1, t.max)))
     w.jslink((play, "value"), (t, "value"))
     controls = {

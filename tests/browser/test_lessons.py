@@ -98,7 +98,7 @@ SOFT = {"t": 10, "owner": soft_targets.SERVER, "label": 8, "strategy": "threshol
 MOVES = [  # lesson, its view, at first, the slider, what it changes
     ("partitions", partitions.view, SPLIT, "clients", {"clients": 11}),
     ("paths", paths.view, PATHS, "α: blocks sent", {"alpha": 3}),
-    ("gmbs", gmbs.view, {"t": 1, "client": "plain"}, "round", {"t": 2}),
+    ("gmbs", gmbs.view, {"t": 12, "client": "plain"}, "round", {"t": 13}),
     ("cube", cube.view, CUBE, "client", {"client": 1}),
     ("mixing", mixing.view, {}, "drop in, rounds late (1)", {"late1": 1}),
     ("soft_targets", soft_targets.view, SOFT, "true label", {"label": 9}),
