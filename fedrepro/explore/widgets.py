@@ -255,7 +255,7 @@ class Live:
             button.on_click(getattr(self, f"_{name.lower()}"))
         self.bar = w.IntProgress(layout=w.Layout(width="300px"))
         self.status, self.problem, self.table = _text("numbers"), _text("problem"), _text("table")
-        self.image, self.session, self._drawn = _figure(), None, 0.0
+        self.image, self.session, self.task, self._drawn = _figure(), None, None, 0.0
         wrap = w.Layout(flex_flow="row wrap", align_items="flex-start")
         self.box = w.VBox([
             w.Box(list(self.common.values()), layout=wrap),
@@ -291,14 +291,18 @@ class Live:
         self.session = live_lesson.Session(runs, self._progress)
         self.bar.max = sum(run.rounds for run in runs)
         self._state("reading the data (Fashion-MNIST is fetched once) ...", running=True)
-        self.task = asyncio.get_running_loop().create_task(self._work(self.session))
+        self.task = asyncio.get_running_loop().create_task(self._work(self.session, self.task))
 
-    async def _work(self, session) -> None:
+    async def _work(self, session, before) -> None:
+        if before:  # a training that was reset ends its round first: two at once would share torch's random numbers
+            await before
+        problem = ""
         try:
             text = "finished" if await session.work() else "stopped"
         except Exception as error:
-            self.problem.value, text = _problem(error), "not finished"
+            problem, text = _problem(error), "not finished"
         if session is self.session:  # not reset meanwhile
+            self.problem.value = problem
             self._draw()
             self.table.value = live_lesson.as_html(live_lesson.summary(session.curves))
             self._state(f"{text}: {self._rounds()}", running=False)
