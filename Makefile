@@ -13,7 +13,8 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(ADDRESS),--address $(ADDRESS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-notebooks lint report bench reproduce $(PAPERS:%=reproduce-%) clean
+.PHONY: help setup test test-notebooks test-browser lab lab-smoke index lint report bench reproduce \
+  $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -50,6 +51,18 @@ test-notebooks: setup ## execute every notebook at smoke scale
 	FEDREPRO_SCALE=smoke FEDREPRO_WORKERS=1 FEDREPRO_STORE=$(CURDIR)/.cache/smoke/runs \
 	  FEDREPRO_RESULTS=$(CURDIR)/.cache/smoke/results \
 	  $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 notebooks
+
+test-browser: setup ## drive every lesson in a real browser; pictures in .cache/browser (needs chromium)
+	$(BIN)/python -m pytest -rs tests/browser $(ARGS)
+
+lab: setup ## open the notebooks in JupyterLab (ARGS="--no-browser --port=8888")
+	$(BIN)/python -m fedrepro.explore.server $(ARGS)
+
+lab-smoke: setup ## check that JupyterLab starts and answers
+	$(BIN)/python -m fedrepro.explore.server --smoke
+
+index: setup ## write notebooks/index.ipynb anew, with a link to every notebook
+	$(BIN)/python -m fedrepro.explore.index
 
 lint: setup ## check style with ruff
 	$(BIN)/ruff check fedrepro tests

@@ -229,8 +229,7 @@ class Study:
         data = load(run.data)
         parts = partition(run.split, data.train_y, run.clients, seed=run.seed, samples=run.samples,
                           share=run.share or 1.0, writers=data.writers)  # fmt: skip
-        counts = [np.bincount(data.train_y[parts[i]].numpy(), minlength=data.classes)
-                  for i in range(min(clients, run.clients))]  # fmt: skip
+        counts = parts.label_counts(data.train_y, data.classes)[:clients].numpy()
         return pd.DataFrame(counts, index=pd.Index(range(len(counts)), name="client"))
 
 

@@ -58,6 +58,11 @@ class Partition:
         """The client of each entry of `order`."""
         return torch.arange(len(self)).repeat_interleave(self.sizes)
 
+    def label_counts(self, labels: Tensor, classes: int) -> Tensor:
+        """How many samples of each class each client has: (clients, classes)."""
+        cells = self.owners * classes + labels[self.order.long()].long()
+        return cells.bincount(minlength=len(self) * classes).view(-1, classes)
+
 
 def check(split: str, clients: int) -> None:
     _parse(split)
@@ -141,8 +146,7 @@ def personal_test(
     generator = stream(seed, "partition", "test")
     pool = torch.randperm(len(test_labels), generator=generator)[: round(share * len(test_labels))]
     classes = int(max(train_labels.max(), test_labels.max())) + 1
-    cells = split_parts.owners * classes + train_labels[split_parts.order.long()].long()
-    trained = cells.bincount(minlength=len(split_parts) * classes).view(-1, classes)
+    trained = split_parts.label_counts(train_labels, classes)
 
     label = test_labels[pool].long()
     supply = label.bincount(minlength=classes) * (trained.sum(0) > 0)

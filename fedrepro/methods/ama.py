@@ -27,10 +27,13 @@ class AMA(FedAvg):
             most = f"{(1 - self.alpha0) / run.rounds:.12g}"
             raise bad(f"hp.eta ({run.method})", self.eta, f"0 to {most}: alpha0 + eta * rounds must not pass 1")
 
+    def old(self, t: int) -> float:
+        """The weight of all that is old in round t: Eq. (5)'s alpha."""
+        return min(self.alpha0 + self.eta * t, 1.0)
+
     def aggregate(self, server, uploads, r: Round) -> State:
         now, late = [u for u in uploads if u.round == r.t], [u for u in uploads if u.round < r.t]
-        old = min(self.alpha0 + self.eta * r.t, 1.0)
-        alpha, beta, gammas = mixing(old, [r.t - u.round for u in late], self.b)
+        alpha, beta, gammas = mixing(self.old(r.t), [r.t - u.round for u in late], self.b)
         used = [i for i, gamma in enumerate(gammas) if gamma]  # without those of weight 0, FedAvg stays exact
         new = super().aggregate(server, now, r)  # sum_i |d_i|/|D| w_ti, or w_{t-1} if nobody is on time
         for key in ("w", "b"):  # Eq. (6), as (1 - beta) (the mean of what is old) + beta (the mean of what is new)

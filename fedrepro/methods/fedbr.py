@@ -68,8 +68,7 @@ class FedBR_Ran(FedAvg):
     def loss(self, k: Local, x, y, out):
         main, blocks = super().loss(k, x, y, out), len(k.model.blocks)  # Eq. (15)
         k.scratch["fedbr/zeta"] += main.detach()
-        # Eqs. (16)-(18): path j = 1..m enters the global blocks after the local block M-j
-        paths = range(max(blocks - k.scratch["fedbr/alpha"], 1), blocks)
+        paths = hybrid_paths(k.scratch["fedbr/alpha"], blocks)
         return main + hybrid_loss(k, x, y, out, paths, self.lambda1, self.lambda2, self.delta)
 
     def finish(self, k: Local):
@@ -86,12 +85,11 @@ class FedBR_Ran(FedAvg):
         """How many blocks were sent (M: the whole model), and what the paper's Eqs. (3) and (4) make of it:
         a client's computation against FedAvg's, and all clients' bytes if every block weighed b/M (FB-02, FB-04)."""
         count, alphas = self._whole(server), [server["fedbr/sent"][cid] for cid in r.participants]
-        paths = [min(alpha, count - 1) for alpha in alphas]
         return super().columns(server, r) | {
             "alpha": sum(alphas) / len(alphas),
             **{f"alpha_{m}": alphas.count(m) for m in range(1, count + 1)},
-            "paper_compute": sum(1 + m * (m + 1) / (2 * count) for m in paths) / len(paths),  # Eq. (3)
-            "paper_bytes": sum(1 + alpha / count for alpha in alphas) * server["w"].nbytes,  # Eq. (4)
+            "paper_compute": sum(paper_compute(alpha, count) for alpha in alphas) / len(alphas),
+            "paper_bytes": sum(paper_traffic(alpha, count) for alpha in alphas) * server["w"].nbytes,
         }
 
 
@@ -112,8 +110,8 @@ class FedBR(FedBR_Ran):
         if cid not in server["fedbr/n"]:  # no feedback yet: random (Alg. 1)
             return super().decide(server, cid, r)
         p, n = server["fedbr/p"].get(cid, {}), server["fedbr/n"][cid]
-        V = {m: p.get(m, 0.0) + sqrt(log(r.t + 1)) / (n.get(m, 0) + 1) for m in range(1, self._whole(server))}
-        return max(V, key=V.get)  # Eq. (24); ties: the fewest blocks (FB-13)
+        V = upper_bounds(p, n, r.t, self._whole(server))
+        return max(V, key=V.get)  # ties: the fewest blocks (FB-13)
 
     def plan(self, server, r) -> State:
         server = super().plan(server, r)
@@ -141,6 +139,27 @@ class FedBR(FedBR_Ran):
                 p[u.cid] = p_k | {alpha: self.ema * reward + (1 - self.ema) * p_k.get(alpha, 0.0)}  # Eq. (23)
             zeta[u.cid] = now
         return {**new, "fedbr/p": p, "fedbr/zeta": zeta}
+
+
+def hybrid_paths(alpha: int, blocks: int) -> range:
+    """The local blocks after which the paths of Eqs. (16)-(18) leave: path j = 1..m after block M-j."""
+    return range(max(blocks - alpha, 1), blocks)
+
+
+def paper_compute(alpha: int, blocks: int) -> float:
+    """Eq. (3): a client's computation against FedAvg's; M-1 paths where all M blocks came (FB-15)."""
+    m = len(hybrid_paths(alpha, blocks))
+    return 1 + m * (m + 1) / (2 * blocks)
+
+
+def paper_traffic(alpha: int, blocks: int) -> float:
+    """Eq. (4): up and down against the model's bytes, if every block weighed the same (FB-02, FB-04)."""
+    return 1 + alpha / blocks
+
+
+def upper_bounds(p: dict[int, float], n: dict[int, int], t: int, blocks: int) -> dict[int, float]:
+    """V of Eq. (24) for each number of blocks that may be sent."""
+    return {m: p.get(m, 0.0) + sqrt(log(t + 1)) / (n.get(m, 0) + 1) for m in range(1, blocks)}
 
 
 def share(values: list[float]) -> list[float]:

@@ -1,0 +1,124 @@
+"""Lesson: KAPC's relationship cube, layer by layer, and the layers that BLS would not send."""
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from fedrepro.engine import Federation
+from fedrepro.executor import Serial
+from fedrepro.explore.drawing import BLUE, GREEN, ORANGE, RED, canvas, heat
+from fedrepro.local import Worker
+from fedrepro.methods.kapc import gram, normalise, stack, step
+from fedrepro.run import Run
+from fedrepro.store import Clients
+
+TRAINED = Run(data="digits", split="shards:2", clients=6, per_round=6, model="cnn_mnist", method="kapc",
+              hp={"lam": 0.1, "beta": 0.01, "rate": 0.1, "updates": 5}, rounds=12, epochs=1, batch=30, lr=0.1,
+              momentum=0.5, personal="all")  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A small KAPC federation: what its server computed, and what it needs to compute it with other settings."""
+
+    layers: dict[str, int]  # name: bytes
+    labels: list[list[int]]  # the classes of each client
+    products: list[list[torch.Tensor]]  # of each round and layer, <w_j, w_k> of the models that the server had
+    cubes: list[torch.Tensor]  # of each round, layer x client x client
+    accuracy: list[float]
+
+
+@cache
+def federation() -> Trained:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    worker, clients, shelf = Worker(TRAINED), Clients(None), Clients(None)
+    layers, everyone = worker.model.layers(), range(TRAINED.clients)
+    products, cubes = [], []
+    try:
+        served = Federation(TRAINED, Serial(worker), worker, clients, shelf)
+        for _ in range(TRAINED.rounds):
+            models = [(shelf.get(cid) or served.server)["w"] for cid in everyone]
+            products.append([gram(stack(models, names)) for names in layers.values()])
+            served.advance()
+            cubes.append(served.server["kapc/r"])
+    finally:
+        clients.close()
+        shelf.close()
+        torch.set_num_threads(threads)
+    sizes = {name: sum(worker.params[key].nbytes for key in keys) for name, keys in layers.items()}
+    counts = worker.parts.label_counts(worker.data.train_y, worker.data.classes)
+    labels = [row.nonzero().flatten().tolist() for row in counts]
+    return Trained(sizes, labels, products, cubes, [row["personal_accuracy"] for row in served.rows])
+
+
+@lru_cache(maxsize=32)
+def evolve(lam: float, beta: float, rate: float, updates: int) -> np.ndarray:
+    """R of every round (round x layer x client x client), from the same clients' models with these settings."""
+    trained = federation()
+    cube = torch.full_like(trained.cubes[0], 1 / TRAINED.clients)
+    rounds = []
+    for products in trained.products:
+        layers = []
+        for rows, product in zip(cube, products, strict=True):
+            for _ in range(updates):
+                rows = step(rows, product, lam, beta, rate)  # Eq. (12)
+            layers.append(normalise(rows))
+        cube = torch.stack(layers)
+        rounds.append(cube)
+    return torch.stack(rounds).numpy()
+
+
+def withheld(cube: np.ndarray, mu: float) -> np.ndarray:
+    """Which layers (columns) are not sent to each client (rows): those with r_ii >= mu."""
+    own = cube.diagonal(axis1=1, axis2=2)
+    return np.greater_equal(own, mu).T
+
+
+def draw(t: int, client: int, mu: float, **settings) -> Figure:
+    trained, cubes = federation(), evolve(**settings)
+    names, clients = [name.split(".")[1] for name in trained.layers], range(TRAINED.clients)
+    figure = canvas(6.3)
+    grid = figure.add_gridspec(2, 1, left=0.115, right=0.985, top=0.93, bottom=0.1, hspace=0.42)
+    for i, (place, name) in enumerate(
+        zip(grid[0].subgridspec(1, len(names), wspace=0.12).subplots(), names, strict=True)
+    ):
+        chosen = np.zeros((len(clients),) * 2, dtype=bool)
+        chosen[client] = True
+        heat(place, cubes[t - 1, i], colours="mako_r", numbers="{:.2f}", where=chosen, low=0, high=1)
+        place.axhspan(client - 0.5, client + 0.5, fill=False, edgecolor=ORANGE, linewidth=2.5, clip_on=False)
+        place.set(title=f"{name}, round {t}", xticks=clients, yticks=clients if i == 0 else [])
+    figure.axes[0].set(ylabel="client, with its classes")
+    figure.axes[0].set_yticklabels([f"{cid}: " + " ".join(map(str, own)) for cid, own in enumerate(trained.labels)])
+    over, sent = grid[1].subgridspec(1, 2, width_ratios=[1.35, 1], wspace=0.22).subplots()
+    for i, (name, colour) in enumerate(zip(names, (GREEN, BLUE, ORANGE, RED), strict=True)):
+        over.plot(range(1, len(cubes) + 1), cubes[:, i, client, client], color=colour, label=name, linewidth=2)
+    over.axhline(mu, color="0.2", linestyle="--", linewidth=1.5)
+    over.axvline(t, color="0.6", linewidth=1)
+    over.set(title=f"how much client {client} listens to itself", xlabel="round", ylabel="rᵢᵢ", ylim=(0, 1.02))
+    over.legend(fontsize=10, ncols=4, loc="upper left", framealpha=0.9, handlelength=1.2, columnspacing=1)
+    kept = withheld(cubes[t - 1], mu)
+    heat(sent, kept, colours="light:#d55e00", low=0, high=1.4)
+    sent.set(title="not sent (orange): rᵢᵢ ≥ μ", xticks=range(len(names)), yticks=clients, ylabel="client")
+    sent.set_xticklabels(names)
+    return figure
+
+
+def say(t: int, client: int, mu: float, **settings) -> str:
+    trained, cube = federation(), evolve(**settings)[t - 1]
+    sizes, kept = np.array(list(trained.layers.values())), withheld(cube, mu)
+    row = cube[-1, client]
+    friend = max((cid for cid in range(TRAINED.clients) if cid != client), key=lambda cid: row[cid])
+    saved = (kept @ sizes).sum() / sizes.sum() / len(kept)
+    return (
+        f"μ = {mu:.2f} withholds <b>{kept.sum()}</b> of {kept.size} layers, <b>{saved:.1%}</b> of the bytes down · "
+        f"in the last layer client {client} gives itself {row[client]:.3f} and of the others most to client {friend}, "
+        f"{row[friend]:.3f} · mean personal accuracy after round {t}: {trained.accuracy[t - 1]:.3f}"
+    )
+
+
+def view(**settings) -> tuple[Figure, str]:
+    return draw(**settings), say(**settings)

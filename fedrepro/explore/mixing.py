@@ -1,0 +1,187 @@
+"""Lesson: how AMA mixes the old model, the updates on time and the late ones; a toy problem in two dimensions."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from fedrepro.errors import bad
+from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas
+from fedrepro.fleet import Fleet
+from fedrepro.methods import FedAvg, Round, Upload, build
+from fedrepro.methods.ama import mixing
+from fedrepro.run import Run
+from fedrepro.tree import Tree
+
+CLIENTS, PER_ROUND = 8, 4
+LOCAL_STEPS, LOCAL_RATE = 6, 0.15
+START = (-2.6, 2.2)
+STRANGER = (3.2, -2.6)  # where the client wants the model whose late updates are dropped in
+METHODS = {"ama": BLUE, "naive": GREY, "fedavg": ORANGE}
+NOTES = {"ama": "AMA", "naive": "late updates dropped", "fedavg": "late updates as if new"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    alpha0: float = 0.1
+    eta: float = 0.01
+    b: float = 0.6
+    late: float = 0.3  # share of the updates that are late
+    max_delay: int = 5
+    rounds: int = 40
+    at: int = 20  # the round looked at, into which the updates of `dropped` come
+    dropped: tuple[int, ...] = ()  # how many rounds late each of them is
+
+    def __post_init__(self):
+        for s in self.dropped:
+            if s >= self.at:
+                raise bad("rounds late", s, f"less than the round it arrives in ({self.at}): it must have started")
+        if self.at > self.rounds:
+            raise bad("round looked at", self.at, f"at most the number of rounds ({self.rounds})")
+        self.run("ama")  # refuses alpha0 + eta * rounds above 1
+
+    def run(self, method: str) -> Run:
+        hp = {"alpha0": self.alpha0, "eta": self.eta, "b": self.b} if method == "ama" else {}
+        return Run(method=method, hp=hp, clients=CLIENTS, per_round=PER_ROUND, rounds=self.rounds, delay=self.late,
+                   max_delay=self.max_delay, seed=1)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """One method's way: the models after rounds 0..R, and the staleness of the late updates of each round."""
+
+    models: np.ndarray  # (R + 1, 2)
+    staleness: list[list[int]]
+
+
+def bowls() -> tuple[torch.Tensor, torch.Tensor]:
+    """Each client's loss is a bowl, sum_d c_d (x_d - a_d)^2 / 2: the centres a and the curvatures c."""
+    angle = torch.arange(CLIENTS) * (2 * torch.pi / CLIENTS)
+    centres = torch.stack([1.6 * angle.cos(), 1.1 * angle.sin()], 1)
+    return centres, torch.stack([0.4 + 0.6 * (angle.sin() > 0), 0.4 + 0.6 * (angle.cos() > 0)], 1)
+
+
+def best() -> np.ndarray:
+    """Where the mean of all losses is least."""
+    centres, curves = bowls()
+    return ((centres * curves).sum(0) / curves.sum(0)).numpy()
+
+
+def descend(x: torch.Tensor, centre: torch.Tensor, curve: torch.Tensor) -> torch.Tensor:
+    for _ in range(LOCAL_STEPS):
+        x = x - LOCAL_RATE * curve * (x - centre)
+    return x
+
+
+@lru_cache(maxsize=8)
+def visits(late: float, max_delay: int, rounds: int) -> list[list[tuple[int, int]]]:
+    """Who takes part in each round, and by how many rounds each update is late: the fleet's own draws."""
+    fleet = Fleet(Setting(late=late, max_delay=max_delay, rounds=rounds, at=1, eta=0).run("fedavg"))
+    return [[(cid, fleet.delay(t, cid)) for cid in fleet.participants(t)] for t in range(1, rounds + 1)]
+
+
+@lru_cache(maxsize=64)
+def travel(setting: Setting, name: str) -> Course:
+    """The method's own aggregate; only the clients' training is a toy."""
+    run = setting.run(name)
+    method: FedAvg = build(name, **run.hp)
+    centres, curves = bowls()
+    server = {"w": Tree(x=torch.tensor(START)), "b": Tree()}
+    past, pending, staleness = [server["w"]["x"]], [], []
+    for t, drawn in enumerate(visits(setting.late, setting.max_delay, setting.rounds), start=1):
+        r = Round(t, run, [cid for cid, _ in drawn])
+        trained = descend(past[-1], centres[r.participants], curves[r.participants])
+        for (cid, delay), x in zip(drawn, trained, strict=True):
+            pending.append((t + delay, Upload(cid, 1, {"w": Tree(x=x), "b": Tree()}, t)))
+        if t == setting.at:
+            for s in setting.dropped:
+                x = descend(past[t - s - 1], torch.tensor(STRANGER), torch.ones(2))
+                pending.append((t, Upload(CLIENTS, 1, {"w": Tree(x=x), "b": Tree()}, t - s)))
+        uploads = [upload for due, upload in pending if due <= t]
+        pending = [(due, upload) for due, upload in pending if due > t]
+        server = method.aggregate(server, uploads, r)
+        past.append(server["w"]["x"])
+        staleness.append([t - upload.round for upload in uploads if upload.round < t])
+    return Course(torch.stack(past).numpy(), staleness)
+
+
+def weights(setting: Setting) -> list[tuple[float, float, list[float]]]:
+    """alpha, beta and the gammas of every round, with the late updates that came in it."""
+    ama = build("ama", **setting.run("ama").hp)
+    late = travel(setting, "ama").staleness
+    return [mixing(ama.old(t), s, setting.b) for t, s in enumerate(late, start=1)]
+
+
+def draw(setting: Setting) -> Figure:
+    figure = canvas(6.4)
+    grid = figure.add_gridspec(2, 2, width_ratios=[1.25, 1], left=0.075, right=0.985, top=0.94, bottom=0.1,
+                               hspace=0.42, wspace=0.2)  # fmt: skip
+    rounds, mixed = range(1, setting.rounds + 1), weights(setting)
+    over = figure.add_subplot(grid[0, 0])
+    parts = [[a for a, _, _ in mixed], [b for _, b, _ in mixed], [sum(g) for _, _, g in mixed]]
+    over.stackplot(rounds, parts, colors=[GREY, BLUE, RED], step="mid", linewidth=0,
+                   labels=["α: old model", "β: on time", "γ: late"])  # fmt: skip
+    over.axvline(setting.at, color="0.1", linewidth=1.5)
+    over.set(title="weights of each round", xlabel="round", ylim=(0, 1), xlim=(0.5, setting.rounds + 0.5))
+    over.legend(loc="lower right", fontsize=10, framealpha=0.9, ncols=3)
+    _round(figure.add_subplot(grid[0, 1]), setting, mixed[setting.at - 1])
+    _map(figure.add_subplot(grid[1, 0]), setting)
+    apart = figure.add_subplot(grid[1, 1])
+    for name, colour in METHODS.items():
+        apart.plot(range(setting.rounds + 1), distances(setting, name), color=colour, label=NOTES[name], linewidth=2)
+    apart.axvline(setting.at, color="0.1", linewidth=1.5)
+    apart.set(title="distance from the best point", xlabel="round", ylim=(0, None))
+    apart.legend(fontsize=10, frameon=False)
+    return figure
+
+
+def _round(place, setting: Setting, mixed) -> None:
+    alpha, beta, gammas = mixed
+    late = travel(setting, "ama").staleness[setting.at - 1]
+    bars = [
+        ("α", alpha, GREY),
+        ("β", beta, BLUE),
+        *((f"γ\n{s} late", g, RED) for s, g in zip(late, gammas, strict=True)),
+    ]
+    drawn = place.bar(range(len(bars)), [value for _, value, _ in bars], color=[colour for *_, colour in bars])
+    place.bar_label(drawn, fmt="%.3f", fontsize=9, padding=1)
+    place.set(title=f"weights of round {setting.at}", ylim=(0, 1.1), xticks=range(len(bars)))
+    place.set_xticklabels([label for label, *_ in bars], fontsize=10)
+
+
+def _map(place, setting: Setting) -> None:
+    x, y = np.meshgrid(np.linspace(-3.1, 3.7, 60), np.linspace(-3.0, 2.6, 60))
+    centres, curves = (value.numpy()[:, :, None, None] for value in bowls())
+    loss = (curves[:, 0] * (x - centres[:, 0]) ** 2 + curves[:, 1] * (y - centres[:, 1]) ** 2).mean(0) / 2
+    place.contour(x, y, loss, levels=12, colors="0.8", linewidths=0.8)
+    place.plot(*centres[:, :, 0, 0].T, "o", color=GREEN, markersize=6, label="clients' own best")
+    if setting.dropped:
+        place.plot(*STRANGER, "X", color=RED, markersize=10, label="of the late ones dropped in")
+    for name, colour in METHODS.items():
+        way = travel(setting, name).models
+        place.plot(*way.T, "-", color=colour, linewidth=1.6)
+        place.plot(*way[setting.at], "s", color=colour, markersize=6)
+    place.plot(*best(), "*", color="0.1", markersize=13, label="best for all")
+    place.grid(False)
+    place.set(title=f"the model's way (squares: after round {setting.at})", xticks=[], yticks=[])
+    place.legend(fontsize=9, loc="lower left", framealpha=0.9)
+
+
+def distances(setting: Setting, name: str) -> np.ndarray:
+    return np.linalg.norm(travel(setting, name).models - best(), axis=1)
+
+
+def say(setting: Setting) -> str:
+    alpha, beta, gammas = weights(setting)[setting.at - 1]
+    apart = " · ".join(f"{NOTES[name]} {distances(setting, name)[setting.at]:.3f}" for name in METHODS)
+    return (
+        f"round {setting.at}: α <b>{alpha:.4f}</b>, β <b>{beta:.4f}</b>, γ in all <b>{sum(gammas):.4f}</b> of "
+        f"{len(gammas)} late, together {alpha + beta + sum(gammas):.4f} · distance after it: {apart}"
+    )
+
+
+def view(late1: int = 0, late2: int = 0, late3: int = 0, **settings) -> tuple[Figure, str]:
+    setting = Setting(**settings, dropped=tuple(s for s in (late1, late2, late3) if s))
+    return draw(setting), say(setting)

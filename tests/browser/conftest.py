@@ -1,0 +1,56 @@
+"""One JupyterLab on a copy of the notebooks and one headless Chromium for all the lessons."""
+
+import shutil
+
+import pytest
+
+from fedrepro.explore import server as lab
+from fedrepro.spec import HOME, NOTEBOOKS
+
+SCREEN = {"width": 1366, "height": 1000}
+PATIENCE = 180_000  # milliseconds until something that should appear is missed
+
+
+@pytest.fixture(scope="session")
+def pictures():
+    """Where the screenshots go, for a person to look at."""
+    folder = HOME / ".cache/browser"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory, pictures):
+    folder = tmp_path_factory.mktemp("lab")
+    shutil.copytree(NOTEBOOKS, folder / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SETTINGS", "WORKSPACES"):  # nothing of this person's JupyterLab is read or changed
+            patch.setenv(f"JUPYTERLAB_{name}_DIR", str(folder / name.lower()))
+        with lab.serve(folder / "notebooks", pictures / "server.log") as running:
+            yield running
+
+
+@pytest.fixture(scope="session")
+def window():
+    """One profile for all, so that JupyterLab's scripts are read and compiled once."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make setup")
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        context = browser.new_context(viewport=SCREEN)
+        context.set_default_timeout(PATIENCE)
+        playwright.expect.set_options(timeout=PATIENCE)
+        yield context
+        browser.close()
+
+
+@pytest.fixture
+def page(window, server):
+    page = window.new_page()
+    yield page
+    page.close()
+    for session in server.sessions():  # a kernel a lesson is enough for two cores
+        server.ask(f"/api/sessions/{session}", "DELETE")
