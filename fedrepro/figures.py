@@ -12,7 +12,8 @@ LABELS = {
     "round": "communication round", "accuracy": "test accuracy", "ema_accuracy": "test accuracy (moving average)",
     "loss": "test loss", "sim_time": "simulated time (s)", "bytes": "traffic as sent (MiB)",
     "paper_bytes": "traffic by Eq. (4) (MiB)", "personal_accuracy": "mean personal test accuracy",
-    "alpha": "mean number of blocks sent",
+    "alpha": "mean number of blocks sent", "omega": "mean number of layers uploaded (Ω)",
+    "self_mean": "mean self-relationship",
 }  # fmt: skip
 MIB = {"bytes", "paper_bytes"}
 
@@ -53,7 +54,9 @@ def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", co
         sns.lineplot(shown, x=x, y=y, hue=hue, style=hue, dashes=True, hue_order=study.axes[hue],
                      style_order=study.axes[hue], ax=place, errorbar=interval if many else None,
                      units=None if x == "round" else "seed", estimator="mean" if x == "round" else None)  # fmt: skip
-        place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=label or "")
+        number = (label or "").replace(".", "").isdigit()
+        title = f"{study.table.axis[col].get('label', col)} = {label}" if number else label or ""
+        place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=title)
         place.xaxis.get_major_locator().set_params(integer=x == "round")
     _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue))
     _note(study, figure)
