@@ -154,10 +154,10 @@ def test_every_field_enters_the_id():
         "hp": {"mu": 0.5}, "rounds": 9, "epochs": 4, "steps": 7, "batch": 21, "lr": 0.2, "lr_decay": 0.9,
         "momentum": 0.9, "weight_decay": 0.1, "clip": 1.0, "augment": "flip", "seed": 1, "weights": "equal",
         "samples": 50, "share": 0.5, "eval_every": 2, "personal": "all", "limited": 0.5, "delay": 0.5, "max_delay": 2,
-        "bandwidth": (1, 2), "compute": (1, 2), "redraw": 3,
+        "bandwidth": (1, 2), "download": (1, 2), "compute": (1, 2), "redraw": 3,
     }  # fmt: skip
     assert set(other) == {f.name for f in dataclasses.fields(Run)}
-    base, ids = {"method": "fedavgm", "delay": 0.1, "max_delay": 1}, set()
+    base, ids = {"method": "fedavgm", "delay": 0.1, "max_delay": 1, "bandwidth": (2, 2)}, set()
     for name, value in other.items():
         changed = base | {name: value} | ({"method": "fedprox"} if name == "hp" else {})
         ids.add(Run(**changed).id)
