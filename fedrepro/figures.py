@@ -14,7 +14,8 @@ LABELS = {
     "round": "communication round", "accuracy": "test accuracy", "ema_accuracy": "test accuracy (moving average)",
     "loss": "test loss", "sim_time": "simulated time (s)", "bytes": "traffic as sent (MiB)",
     "paper_bytes": "traffic by Eq. (4) (MiB)", "personal_accuracy": "mean personal test accuracy",
-    "alpha": "mean number of blocks sent",
+    "alpha": "mean number of blocks sent", "omega": "mean number of layers uploaded (Ω)",
+    "self_mean": "mean self-relationship",
 }  # fmt: skip
 MIB = {"bytes", "paper_bytes"}
 
