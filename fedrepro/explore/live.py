@@ -57,7 +57,7 @@ def draw(curves: list[Curve]) -> Figure:
     """Accuracy along rounds and along traffic; the sides are A (solid) and B (dashed)."""
     figure = canvas(4.2)
     by_round, by_traffic = figure.subplots(1, 2, sharey=True)
-    figure.subplots_adjust(left=0.085, right=0.985, top=0.9, bottom=0.17, wspace=0.07)
+    figure.subplots_adjust(left=0.085, right=0.985, top=0.9, bottom=0.17, wspace=0.1)
     for side, colour, line, (run, rows) in zip("AB", COLOURS, ("-", "--"), curves, strict=False):
         accuracy = [row["accuracy"] for row in rows]
         style = {"color": colour, "linestyle": line, "linewidth": 2.2, "marker": "o", "markersize": 4}

@@ -203,7 +203,7 @@ class Side:
         self.method = _choice(f"method {name}", list(live_lesson.registry()), method)
         self.method.observe(self._show, "value")
         self.options = w.VBox()
-        self.box = w.VBox([self.method, self.options], layout=w.Layout(width="420px"))
+        self.box = w.VBox([self.method, self.options], layout=w.Layout(width="384px"))
         self._show()
 
     def _show(self, _=None) -> None:

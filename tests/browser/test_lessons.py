@@ -73,6 +73,8 @@ class Lesson:
         return False
 
     def picture(self, note: str = "") -> None:
+        if (figure := self.page.locator("img.explore-figure")).is_visible():
+            figure.scroll_into_view_if_needed()
         self.page.screenshot(path=self.pictures / f"{self.name.replace('/', '-')}{note}.png")
 
 
