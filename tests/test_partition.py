@@ -356,3 +356,11 @@ def test_impossible_partitions_say_why(split, counts, clients, options, message)
 def test_writers_need_writers():
     with pytest.raises(BadInput, match="femnist"):
         partition("writers", torch.zeros(4, dtype=torch.int64), 2, seed=0)
+
+
+def test_a_class_that_nobody_has():
+    labels = torch.tensor([0, 2, 3] * 20)  # of classes 0 to 3
+    parts = partition("dirichlet_unequal:0.1", labels, 5, seed=0)
+    tests = personal_test(parts, labels, torch.arange(4).repeat(10), seed=0)
+    assert int(parts.sizes.sum()) == 60
+    assert all(1 not in torch.arange(4).repeat(10)[tests[i]] for i in range(5))

@@ -194,7 +194,7 @@ def _draw(members: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor
     """
     size, ends, total = len(members), counts.cumsum(0), int(counts.sum())
     drawn, held = torch.empty(total, dtype=torch.int32), torch.zeros(size, dtype=torch.bool)
-    for start in range(0, total, size):
+    for start in range(0, total, max(size, 1)):  # a class may have no member at all
         turn = torch.randperm(size, generator=generator)
         turn = turn[held[turn].int().argsort(stable=True)] if held.any() else turn
         end = start + size
