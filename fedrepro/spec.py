@@ -40,6 +40,7 @@ CLAIM_KINDS = {  # kind: options it needs
     "above": {"than"},
     "untestable": {"why"},
 }
+DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
        "claim", "deviation"}  # fmt: skip
 LISTS = ("override", "claim", "deviation", "reported", "measure")
@@ -313,6 +314,8 @@ def _check_claims(table: Table, names: set[str]) -> None:
         where, kind = f"claim {claim.get('id')}.", claim.get("kind")
         if kind not in CLAIM_KINDS:
             raise table.fail(f"{where}kind", f"{kind!r} is none of {', '.join(CLAIM_KINDS)}")
+        if "direction" in claim and claim["direction"] not in DIRECTIONS:
+            raise table.fail(f"{where}direction", f"{claim['direction']!r} is none of {', '.join(DIRECTIONS)}")
         every = {"id", "kind", "measure", "where", "note", "among", "margin", "any_scale", *CLAIM_KINDS[kind]}
         needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
         _keys(table, where, claim, every, needed)

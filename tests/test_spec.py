@@ -48,6 +48,7 @@ def edited(tmp_path):
         ('id = "fedbr-c30"', 'id = "fedbr-c99"', "fedbr-c99: is not in claims.csv"),
         ('where = { dataset = "CIFAR10" }', 'where = { dataset = "CIFAR11" }', "dataset = 'CIFAR11' is no place"),
         ('kind = "compare"', 'kind = "beats"', "'beats' is none of best"),
+        ('kind = "compare"', 'kind = "trend"\naxis = "delta"\ndirection = "up"', "'up' is none of rises, falls"),
         ("only = [1, 2]", "only = [1, 3]", "'3' is none of"),
         ('use = ["dataset"]', 'use = ["datasat"]', "use: 'datasat' is not valid"),
         ("title =", "title", "table2_temperature.toml: "),
