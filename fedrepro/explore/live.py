@@ -1,9 +1,8 @@
 """Lesson: a small federation trained before your eyes, two methods side by side."""
 
-import asyncio
 import html
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 from matplotlib.figure import Figure
@@ -101,16 +100,20 @@ def as_html(table: list[dict]) -> str:
     return f"<table><tr>{line(table[0], 'th')}</tr>{body}</table>"
 
 
-class Session:
-    """The runs in turn, a round at a time, in a thread of their own: the notebook stays free for its buttons.
+class Session(threading.Thread):
+    """The runs in turn, a round at a time, in a thread of its own: the notebook stays free for its buttons, whichever
+    thread they are answered in.
 
-    `progress()` is called on the event loop after each round. Between two rounds the session can wait or end.
+    `progress(session)` is called after each round and `ended(session)` at the end, both in this thread. Between two
+    rounds the session can wait or end. It begins when the one `before` has ended: both use torch's random numbers.
     """
 
-    def __init__(self, runs: list[Run], progress: Callable[[], None]):
+    def __init__(self, runs: list[Run], progress: Callable, ended: Callable, before=None):
+        super().__init__(daemon=True)
         self.curves: list[Curve] = [(run, []) for run in runs]
-        self._progress, self._stopped = progress, False
-        self._go = asyncio.Event()
+        self.finished, self.error = False, None
+        self._progress, self._ended, self._before, self._stopped = progress, ended, before, False
+        self._go = threading.Event()
         self._go.set()
 
     @property
@@ -127,23 +130,29 @@ class Session:
         self._stopped = True
         self._go.set()
 
-    async def work(self) -> bool:
+    def run(self) -> None:
+        if self._before:
+            self._before.join()
+        streams = [engine.rounds(run, workers=1) for run, _ in self.curves]
+        try:
+            self.finished = self._rounds(streams)
+        except Exception as error:
+            self.error = error
+        finally:
+            for stream in reversed(streams):  # the last to change torch's threads is the first to put them back
+                stream.close()
+            self._ended(self)
+
+    def _rounds(self, streams: list) -> bool:
         """True if every round was made, False if the session was stopped."""
-        loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(1) as thread:  # always the same one: torch keeps its number of threads by thread
-            streams = [engine.rounds(run, workers=1) for run, _ in self.curves]
-            try:
-                for _ in range(max(run.rounds for run, _ in self.curves)):
-                    for (_, rows), stream in zip(self.curves, streams, strict=True):
-                        await self._go.wait()
-                        if self._stopped:
-                            return False
-                        rows.append(await loop.run_in_executor(thread, next, stream))
-                        self._progress()
-                return True
-            finally:
-                for stream in reversed(streams):  # the last to change torch's threads is the first to put them back
-                    await loop.run_in_executor(thread, stream.close)
+        for _ in range(max(run.rounds for run, _ in self.curves)):
+            for (_, rows), stream in zip(self.curves, streams, strict=True):
+                self._go.wait()
+                if self._stopped:
+                    return False
+                rows.append(next(stream))
+                self._progress(self)
+        return True
 
 
 def example(rounds: int = 4) -> list[Curve]:

@@ -1,7 +1,7 @@
 """Controls on the lessons: they read values, call the pure functions and show what comes back."""
 
-import asyncio
 import html
+import threading
 import time
 from collections.abc import Callable
 
@@ -255,7 +255,8 @@ class Live:
             button.on_click(getattr(self, f"_{name.lower()}"))
         self.bar = w.IntProgress(layout=w.Layout(width="300px"))
         self.status, self.problem, self.table = _text("numbers"), _text("problem"), _text("table")
-        self.image, self.session, self.task, self._drawn = _figure(), None, None, 0.0
+        self.image, self.session, self.last, self._drawn = _figure(), None, None, 0.0
+        self._turn = threading.Lock()  # buttons and training write to the page from threads of their own
         wrap = w.Layout(flex_flow="row wrap", align_items="flex-start")
         self.box = w.VBox([
             w.Box(list(self.common.values()), layout=wrap),
@@ -288,23 +289,19 @@ class Live:
             self.problem.value = _problem(error)
             return
         self._clear()
-        self.session = live_lesson.Session(runs, self._progress)
+        self.session = self.last = live_lesson.Session(runs, self._progress, self._ended, before=self.last)
         self.bar.max = sum(run.rounds for run in runs)
         self._state("reading the data (Fashion-MNIST is fetched once) ...", running=True)
-        self.task = asyncio.get_running_loop().create_task(self._work(self.session, self.task))
+        self.session.start()
 
-    async def _work(self, session, before) -> None:
-        if before:  # a training that was reset ends its round first: two at once would share torch's random numbers
-            await before
-        problem = ""
-        try:
-            text = "finished" if await session.work() else "stopped"
-        except Exception as error:
-            problem, text = _problem(error), "not finished"
-        if session is self.session:  # not reset meanwhile
-            self.problem.value = problem
+    def _ended(self, session) -> None:
+        with self._turn:
+            if session is not self.session:  # reset meanwhile
+                return
+            self.problem.value = _problem(session.error) if session.error else ""
             self._draw()
             self.table.value = live_lesson.as_html(live_lesson.summary(session.curves))
+            text = "finished" if session.finished else "not finished" if session.error else "stopped"
             self._state(f"{text}: {self._rounds()}", running=False)
             self.buttons["Pause"].description = "Pause"
 
@@ -312,27 +309,29 @@ class Live:
         return ", ".join(f"{side} round {len(rows)} of {run.rounds}, accuracy {rows[-1]['accuracy']:.3f}"
                          for side, (run, rows) in zip("AB", self.session.curves, strict=True) if rows)  # fmt: skip
 
-    def _progress(self) -> None:
-        if self.session is None:
-            return
-        self.bar.value = sum(len(rows) for _, rows in self.session.curves)
-        if not self.session.paused:
-            self.status.value = f"training: {self._rounds()}"
-        if time.monotonic() - self._drawn > REDRAW:
-            self._draw()
+    def _progress(self, session) -> None:
+        with self._turn:
+            if session is not self.session:
+                return
+            self.bar.value = sum(len(rows) for _, rows in session.curves)
+            if not session.paused:
+                self.status.value = f"training: {self._rounds()}"
+            if time.monotonic() - self._drawn > REDRAW:
+                self._draw()
 
     def _draw(self) -> None:
         self.image.value = png(live_lesson.draw(self.session.curves))
         self._drawn = time.monotonic()
 
     def _pause(self, button) -> None:
-        if self.session.paused:
-            self.session.resume()
-            button.description = "Pause"
-        else:
-            self.session.pause()
-            button.description = "Resume"
-            self.status.value = f"paused: {self._rounds()}"
+        with self._turn:
+            if self.session.paused:
+                self.session.resume()
+                button.description = "Pause"
+            else:
+                self.session.pause()
+                button.description = "Resume"
+                self.status.value = f"paused: {self._rounds()}"
 
     def _stop(self, _) -> None:
         self.status.value = "stopping after this round ..."
@@ -340,14 +339,15 @@ class Live:
 
     def _reset(self, _) -> None:
         """Everything as at the start, at any time; a training that is under way ends after its round."""
-        if self.session:
-            self.session.stop()
-        self.buttons["Pause"].description = "Pause"
-        for name, control in self.common.items():
-            control.value = live_lesson.DEFAULTS[name]
-        for side in self.sides:
-            side.reset()
-        self._clear()
+        with self._turn:
+            if self.session:
+                self.session.stop()
+            self.buttons["Pause"].description = "Pause"
+            for name, control in self.common.items():
+                control.value = live_lesson.DEFAULTS[name]
+            for side in self.sides:
+                side.reset()
+            self._clear()
 
     def _repr_mimebundle_(self, **options) -> dict:
         return {**self.box._repr_mimebundle_(**options), "image/png": self.image.value}
