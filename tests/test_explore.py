@@ -1,5 +1,6 @@
 """The lessons: what they compute is what the library computes, drawing is quick, and bad settings are explained."""
 
+import base64
 import io
 import json
 import re
@@ -367,7 +368,7 @@ def moves(control) -> list:
 def test_the_figure_is_there_without_a_browser(name):
     bundle = getattr(widgets, name)()._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
-    picture = matplotlib.image.imread(io.BytesIO(bundle["image/png"]))
+    picture = matplotlib.image.imread(io.BytesIO(base64.b64decode(bundle["image/png"])))
     assert picture.shape[1] == 980
     assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 50
 

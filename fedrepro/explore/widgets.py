@@ -1,5 +1,6 @@
 """Controls on the lessons: they read values, call the pure functions and show what comes back."""
 
+import base64
 import html
 import threading
 import time
@@ -84,7 +85,7 @@ class Panel:
         self.image.value = png(figure)
 
     def _repr_mimebundle_(self, **options) -> dict:
-        return {**self.box._repr_mimebundle_(**options), "image/png": self.image.value}
+        return {**self.box._repr_mimebundle_(**options), "image/png": base64.b64encode(self.image.value).decode()}
 
 
 def partitions() -> Panel:
@@ -350,7 +351,7 @@ class Live:
             self._clear()
 
     def _repr_mimebundle_(self, **options) -> dict:
-        return {**self.box._repr_mimebundle_(**options), "image/png": self.image.value}
+        return {**self.box._repr_mimebundle_(**options), "image/png": base64.b64encode(self.image.value).decode()}
 
 
 def live() -> Live:
