@@ -32,9 +32,15 @@ def interval(values) -> tuple[float, float]:
     return mean - (half or 0), mean + (half or 0)
 
 
+def _data(name: str) -> str:
+    """mnist:substitute_for=femnist -> "mnist in place of femnist"; other options are details."""
+    short, _, options = name.partition(":")
+    return f"{short} in place of {options.partition('=')[2]}" if options.startswith("substitute_for=") else short
+
+
 def _note(study, figure, measures: list[str] | None = None) -> None:
     """Every figure says what it is: scale, data, seeds."""
-    data = sorted({cell.run(study.seeds[0]).data.partition(":")[0] for cell in study.cells})
+    data = sorted({_data(cell.run(study.seeds[0]).data) for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
     if study.values[study.values["measure"].isin(measures or [])]["value"].isna().any():
         text += "  ·  a missing point or bar: target not reached"
