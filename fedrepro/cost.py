@@ -13,15 +13,13 @@ from fedrepro.run import Run
 from fedrepro.store import Clients
 
 
-def visit_flops(run: Run) -> int:
-    """FLOPs of convolutions and matrix products in one client's visit with full batches; the same for every seed and
-    number of rounds."""
-    return _visit_flops(_Key(replace(run, seed=0, rounds=1)))
-
-
 def round_costs(run: Run) -> dict[str, int]:
-    """One client's and the server's part of a round after the first, without tests: FLOPs that include arithmetic on
-    whole models, one for each addition and each multiplication, and the bytes one client sends and receives."""
+    """One client's and the server's part of a round after the first, with full batches and without tests.
+
+    `visit_flops` are those of the client's convolutions and matrix products; `client_flops` and `server_flops` include
+    arithmetic on whole models, one for each addition and each multiplication. The bytes are one client's. All are the
+    same for every seed and number of rounds.
+    """
     return _round_costs(_Key(replace(run, seed=0, rounds=1, personal=None)))
 
 
@@ -39,59 +37,13 @@ class _Key:
 
 
 @cache
-def _visit_flops(key: _Key) -> int:
+def _round_costs(key: _Key) -> dict[str, int]:
     """What the first step takes with all that surrounds it, and so much for each further one."""
     run = key.run
     worker = Worker(run)
     steps = run.steps or run.epochs * -(-len(worker.parts[0]) // run.batch)
-    first, second = (_flops(worker, replace(run, epochs=None, steps=n)) for n in (1, 2))
-    return first + (steps - 1) * (second - first)
-
-
-def _flops(worker: Worker, run: Run) -> int:
-    worker.run, r = run, Round(1, run, [0])
-    server = {"w": worker.params.clone(), "b": worker.buffers.clone()}
-    server = worker.method.plan(server | worker.method.server_init(worker.model), r)
-    with FlopCounterMode(display=False) as counter:
-        worker.client(1, 0, worker.method.broadcast(server, 0, r), None, 0, False)
-    return counter.get_total_flops()
-
-
-class _Counter(TorchDispatchMode):
-    """FLOPs of convolutions and matrix products, and the elements that `torch._foreach_*` adds or multiplies."""
-
-    def __init__(self):
-        super().__init__()
-        self.products, self.elements = FlopCounterMode(display=False), 0
-
-    def __enter__(self):
-        self.products.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        super().__exit__(*error)
-        self.products.__exit__(*error)
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name, kwargs = func._schema.name, kwargs or {}
-        if name.startswith("aten::_foreach_") and not name.endswith(("copy_", "norm")):
-            both = "lerp" in name or kwargs.get("alpha", 1) != 1
-            self.elements += sum(tensor.numel() for tensor in args[0]) * (2 if both else 1)
-        return func(*args, **kwargs)
-
-    @property
-    def total(self) -> int:
-        return self.products.get_total_flops() + self.elements
-
-
-@cache
-def _round_costs(key: _Key) -> dict[str, int]:
-    run = key.run
-    worker = Worker(run)
-    steps = run.steps or run.epochs * -(-len(worker.parts[0]) // run.batch)
     first, second = (_round(worker, replace(run, epochs=None, steps=n)) for n in (1, 2))
-    return {**first, "client_flops": first["client_flops"]
-            + (steps - 1) * (second["client_flops"] - first["client_flops"])}  # fmt: skip
+    return {name: first[name] + (steps - 1) * (second[name] - first[name]) for name in first}
 
 
 def _round(worker: Worker, run: Run) -> dict[str, int]:
@@ -109,5 +61,36 @@ def _round(worker: Worker, run: Run) -> dict[str, int]:
         with _Counter() as after:
             server = method.aggregate(server, [Upload(cid, n, sent, t) for cid in participants], r)
     shelf.close()
-    return {"client_flops": visit.total, "server_flops": before.total + after.total,
+    return {"visit_flops": visit.products, "client_flops": visit.total, "server_flops": before.total + after.total,
             "bytes_up": count(sent)[0], "bytes_down": count(messages[0])[0]}  # fmt: skip
+
+
+class _Counter(TorchDispatchMode):
+    """FLOPs of convolutions and matrix products, and the elements that `torch._foreach_*` adds or multiplies."""
+
+    def __init__(self):
+        super().__init__()
+        self.counter, self.elements = FlopCounterMode(display=False), 0
+
+    def __enter__(self):
+        self.counter.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.counter.__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name, kwargs = func._schema.name, kwargs or {}
+        if name.startswith("aten::_foreach_") and not name.endswith(("copy_", "norm")):
+            both = "lerp" in name or kwargs.get("alpha", 1) != 1
+            self.elements += sum(tensor.numel() for tensor in args[0]) * (2 if both else 1)
+        return func(*args, **kwargs)
+
+    @property
+    def products(self) -> int:
+        return self.counter.get_total_flops()
+
+    @property
+    def total(self) -> int:
+        return self.products + self.elements

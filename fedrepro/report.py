@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedrepro import metrics, spec, verdict
-from fedrepro.cost import round_costs, visit_flops
+from fedrepro.cost import round_costs
 from fedrepro.engine import sweep
 from fedrepro.errors import BadInput, bad
 from fedrepro.fleet import shannon
@@ -78,10 +78,9 @@ class Study:
                 else:
                     table["paper_bytes"] = table["bytes"]
                 table["ema_accuracy"] = metrics.ema(table["accuracy"].ffill().bfill().tolist())
-                if self._needs("flops"):
-                    table["flops"] = visit_flops(run) * run.per_round * table["round"]
-                if self._needs("client_flops", "server_flops"):
+                if self._needs("flops", "client_flops", "server_flops"):
                     costs = round_costs(run)
+                    table["flops"] = costs["visit_flops"] * run.per_round * table["round"]
                     table["client_flops"] = costs["client_flops"] * run.per_round
                     table["server_flops"] = costs["server_flops"]
                 if "time_up" in table:
