@@ -125,14 +125,15 @@ class Table:
                     lines = list(csv.DictReader(file))
             except OSError as error:
                 raise self.fail("reported.file", f"{block['file']!r} cannot be read ({error.strerror})") from None
-            for line in lines:
-                if any(line.get(k) != str(v) for k, v in block.get("where", {}).items()):
-                    continue
-                labels = {axis: _number_label(line[column]) for axis, column in block["columns"].items()}
-                labels |= block.get("fixed", {})
-                value = float(line["value"]) * block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
-                censored = line.get("censored") == "true"  # the paper's "1000+"
-                rows.append({**labels, "measure": block["measure"], "value": value, "censored": censored})
+            for measure, where in _lines_of(block).items():
+                for line in lines:
+                    if any(line.get(column) not in values for column, values in where.items()):
+                        continue
+                    labels = {axis: _number_label(line[column]) for axis, column in block["columns"].items()}
+                    labels |= block.get("fixed", {})
+                    value = float(line["value"]) * block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
+                    censored = line.get("censored") == "true"  # the paper's "1000+"
+                    rows.append({**labels, "measure": measure, "value": value, "censored": censored})
         return rows
 
     def claims(self) -> list[dict]:
@@ -152,6 +153,14 @@ def target(measure: dict, labels: dict) -> float:
         if _applies(case["where"], labels):
             return case["target"]
     return measure.get("target", float("nan"))
+
+
+def _lines_of(block: dict) -> dict[str, dict[str, list[str]]]:
+    """For each measure of a block of reported numbers, the values that a line's columns must have."""
+    every = block.get("where", {})
+    places = {name: every | own for name, own in block.get("measures", {block.get("measure"): {}}).items()}
+    return {name: {column: list(map(str, value if isinstance(value, list) else [value])) for column, value in w.items()}
+            for name, w in places.items()}  # fmt: skip
 
 
 def _applies(where: dict, labels: dict) -> bool:
@@ -340,10 +349,12 @@ def _known_label(table: Table, where: str, axis: str, label: str) -> None:
 
 def _check_reported(table: Table, names: set[str]) -> None:
     for block in table.reported:
-        _keys(table, "reported.", block, {"file", "measure", "columns", "fixed", "where", "times"},
-              ("file", "measure", "columns"))  # fmt: skip
-        if block["measure"] not in names:
-            raise table.fail("reported.measure", f"{block['measure']!r} is none of {', '.join(names)}")
+        named = "measures" if "measures" in block else "measure"
+        _keys(table, "reported.", block, {"file", named, "columns", "fixed", "where", "times"},
+              ("file", named, "columns"))  # fmt: skip
+        for measure in _lines_of(block):
+            if measure not in names:
+                raise table.fail(f"reported.{named}", f"{measure!r} is none of {', '.join(names)}")
     places = [cell.labels for cell in table.cells("paper")]
     for row in table.reported_rows():
         labels = {k: v for k, v in row.items() if k in table.axis}

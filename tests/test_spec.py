@@ -100,6 +100,13 @@ def test_reported_numbers_are_the_papers():
     assert rows[("CIFAR10", "1.25")] == 0.8126
     percent = {(r["lambda1"], r["lambda2"]): r["value"] for r in spec.find("fedbr/table3_loss_weights").reported_rows()}
     assert percent[("1", "1")] == pytest.approx(0.5151)
+    several = {(r["server"], r["measure"]): (r["value"], r["censored"])
+               for r in spec.find("fedmlb/table1_server_optimizers").reported_rows()
+               if (r["dataset"], r["setting"]) == ("CIFAR-100", "moderate")}  # fmt: skip
+    assert several[("FedAvg", "accuracy midway")] == (pytest.approx(0.4188), False)
+    assert several[("FedAvg", "accuracy")] == (pytest.approx(0.4783), False)
+    assert several[("FedAvg", "rounds to the lower target")] == (924, False)
+    assert several[("FedAvg", "rounds to the higher target")] == (1000, True)
 
 
 @pytest.mark.parametrize("paper", spec.papers())
