@@ -21,8 +21,8 @@ MIB = {"bytes", "paper_bytes"}
 
 
 def style() -> None:
-    """Colour-blind safe, and large enough for a projector."""
-    sns.set_theme(style="whitegrid", context="talk", font_scale=0.75, palette="colorblind")
+    """Colour-blind safe, large enough for a projector, in a font that matplotlib brings along."""
+    sns.set_theme(style="whitegrid", context="talk", font_scale=0.75, palette="colorblind", font="DejaVu Sans")
     plt.rcParams["svg.hashsalt"] = "fedrepro"  # the same figure is the same file
 
 
@@ -103,6 +103,9 @@ def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col:
         unit = study.measures[name].get("unit", "")
         place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name,
                   title=_titled(study, col, label) if col else "")  # fmt: skip
+        low, high = place.get_ylim()
+        if low < 0 <= values["value"].min():  # the interval of what cannot be negative may be
+            place.set_ylim(max(low, -0.03 * high))
     if hue:
         _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
     else:
@@ -131,7 +134,8 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
         sns.barplot(values, x=x, y="value", hue=hue or x, order=study.axes[x], hue_order=study.axes[hue or x],
                     legend=bool(hue), ax=place, errorbar=interval if len(study.seeds) > 1 else None,
                     capsize=0.15)  # fmt: skip
-        plt.setp(place.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
+        if sum(map(len, study.axes[x])) > 25:
+            plt.setp(place.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
 
     return _by_measure(study, x, measures, hue, col, draw)
 
