@@ -25,7 +25,7 @@ from fedrepro.tree import Tree
 
 LESSONS = [NOTEBOOKS / "explore" / f"{name}.ipynb" for name in index.LESSONS]
 BUDGET = 0.3  # seconds of computing from a moved control to its picture,
-BARE = 25  # or so many bare figures, where the machine is slow or busy: a guard, not the aim
+BARE = 12  # or so many bare figures, where the machine is slow or busy (a free one takes 4 to 6)
 
 
 def test_distance_by_hand():
@@ -49,7 +49,7 @@ def test_counted_computation_is_that_of_a_real_visit(model):
     """One step of real FedAvg and FedMLB clients on images of the same size."""
     run = {"data": "synthetic:channels=3,size=32,train=100,test=10", "clients": 1, "per_round": 1, "model": model,
            "steps": 1, "batch": paths.BATCH}  # fmt: skip
-    plain, hybrid = (cost.visit_flops(Run(**run, method=method)) for method in ("fedavg", "fedmlb"))
+    plain, hybrid = (cost.round_costs(Run(**run, method=method))["visit_flops"] for method in ("fedavg", "fedmlb"))
     main, added = paths.step_flops(model)
     assert (main, main + sum(added)) == (plain, hybrid)
     counted = paths.Setting("fedmlb", model, 1, 1, 1.0, 1.0).costs()
@@ -325,19 +325,19 @@ def test_every_control_changes_the_page_in_time(name):
     for key, control in panel.controls.items():
         if control.layout.display == "none":
             continue
-        before, old = (panel.image.value, panel.numbers.value), control.value
-        fastest = float("inf")
+        before, old, taken = (panel.image.value, panel.numbers.value), control.value, []
         for value in moves(control):
             start = time.process_time()
             control.value = value
-            fastest = min(fastest, time.process_time() - start)
             if panel.problem.value == "" and (panel.image.value, panel.numbers.value) != before:
+                taken.append(time.process_time() - start)
+            if len(taken) == 2:
                 break
-        else:
+        if not taken:
             unseen.append(key)
         control.value = old
         assert (panel.image.value, panel.numbers.value) == before, f"{key} did not come back"
-        assert fastest < budget, f"{key} takes {fastest:.2f} s of {budget:.2f}"
+        assert min(taken, default=0) < budget, f"{key} takes {min(taken):.2f} s of {budget:.2f}"
     assert not unseen
 
 

@@ -6,6 +6,7 @@ from functools import cache, lru_cache
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from fedrepro.engine import Federation
 from fedrepro.executor import Serial
@@ -83,15 +84,8 @@ def draw(t: int, client: int, mu: float, **settings) -> Figure:
     names, clients = [name.split(".")[1] for name in trained.layers], range(TRAINED.clients)
     figure = canvas(6.3)
     grid = figure.add_gridspec(2, 1, left=0.115, right=0.985, top=0.93, bottom=0.1, hspace=0.42)
-    for i, (place, name) in enumerate(
-        zip(grid[0].subgridspec(1, len(names), wspace=0.12).subplots(), names, strict=True)
-    ):
-        chosen = np.zeros((len(clients),) * 2, dtype=bool)
-        chosen[client] = True
-        heat(place, cubes[t - 1, i], colours="mako_r", numbers="{:.2f}", where=chosen, low=0, high=1)
-        place.axhspan(client - 0.5, client + 0.5, fill=False, edgecolor=ORANGE, linewidth=2.5, clip_on=False)
-        place.set(title=f"{name}, round {t}", xticks=clients, yticks=clients if i == 0 else [])
-    figure.axes[0].set(ylabel="client, with its classes")
+    _relations(figure.add_subplot(grid[0]), cubes[t - 1], client, [f"{name}, round {t}" for name in names])
+    figure.axes[0].set(ylabel="client, with its classes", yticks=clients)
     figure.axes[0].set_yticklabels([f"{cid}: " + " ".join(map(str, own)) for cid, own in enumerate(trained.labels)])
     over, sent = grid[1].subgridspec(1, 2, width_ratios=[1.35, 1], wspace=0.22).subplots()
     for i, (name, colour) in enumerate(zip(names, (GREEN, BLUE, ORANGE, RED), strict=True)):
@@ -105,6 +99,25 @@ def draw(t: int, client: int, mu: float, **settings) -> Figure:
     sent.set(title="not sent (orange): rᵢᵢ ≥ μ", xticks=range(len(names)), yticks=clients, ylabel="client")
     sent.set_xticklabels(names)
     return figure
+
+
+def _relations(place, layers: np.ndarray, client: int, titles: list[str]) -> None:
+    """The matrices of all layers side by side, in one image: axes are what takes the time."""
+    n = layers.shape[1]
+    gap = np.full((n, 1), np.nan)
+    heat(place, np.hstack([part for layer in layers for part in (layer, gap)][:-1]), colours="mako_r", low=0, high=1)
+    for i, title in enumerate(titles):
+        left = i * (n + 1)
+        place.text(left + (n - 1) / 2, -0.8, title, ha="center", va="bottom", fontsize=13)
+        for j, value in enumerate(layers[i, client]):
+            if value:
+                colour = "white" if value > 0.55 else "0.15"
+                place.text(left + j, client, f"{value:.2f}", ha="center", va="center", fontsize=9, color=colour)
+        row = Rectangle((left - 0.5, client - 0.5), n, 1, fill=False, edgecolor=ORANGE, linewidth=2.5, clip_on=False)
+        place.add_patch(row).set_zorder(3)
+    place.set(xticks=range(n))
+    for side in place.spines.values():
+        side.set_visible(False)
 
 
 def say(t: int, client: int, mu: float, **settings) -> str:

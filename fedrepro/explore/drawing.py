@@ -1,17 +1,32 @@
 """What the lessons' figures share. Figures are made without pyplot: nothing is left open between two drawings."""
 
+import gc
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import seaborn as sns
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedrepro import figures
 
 DPI = 100
 WIDTH = 9.8  # inches: what JupyterLab shows beside its sidebar on a laptop's or a projector's 1366 pixels
 BLUE, ORANGE, GREEN, RED, _, _, _, GREY, _, SKY = sns.color_palette("colorblind", 10).as_hex()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No garbage collection meanwhile: figures are full of cycles, and to look through all of torch takes longer than
+    to draw one."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def canvas(height: float, width: float = WIDTH) -> Figure:
@@ -22,7 +37,11 @@ def canvas(height: float, width: float = WIDTH) -> Figure:
 
 
 def png(figure: Figure) -> bytes:
+    """Text is what takes the time in a figure: few ticks."""
     for place in figure.axes:
+        for axis in (place.xaxis, place.yaxis):
+            if isinstance(axis.get_major_locator(), MaxNLocator):
+                axis.get_major_locator().set_params(nbins=4)
         place.set_title(place.get_title(), y=1.0)  # else matplotlib measures every label to find a place for it
     file = io.BytesIO()
     figure.savefig(file, format="png", pil_kwargs={"compress_level": 1})
@@ -31,9 +50,7 @@ def png(figure: Figure) -> bytes:
 
 def heat(place, values, *, colours: str = "rocket_r", numbers: str | None = None, where=True, low=None, high=None):
     """A matrix as colours; `numbers` writes the values into the cells of `where`, if they are few enough to read.
-
-    Text is what takes the time in a figure: zeros, which their colour says, are left out.
-    """
+    Zeros, which their colour says, are left out."""
     values = np.asarray(values, dtype=float)
     picture = place.imshow(values, cmap=sns.color_palette(colours, as_cmap=True), aspect="auto", vmin=low, vmax=high)
     place.grid(False)

@@ -121,11 +121,14 @@ def draw(setting: Setting) -> Figure:
     rounds, mixed = range(1, setting.rounds + 1), weights(setting)
     over = figure.add_subplot(grid[0, 0])
     parts = [[a for a, _, _ in mixed], [b for _, b, _ in mixed], [sum(g) for _, _, g in mixed]]
-    over.stackplot(rounds, parts, colors=[GREY, BLUE, RED], step="mid", linewidth=0,
-                   labels=["α: old model", "β: on time", "γ: late"])  # fmt: skip
+    over.stackplot(rounds, parts, colors=[GREY, BLUE, RED], step="mid", linewidth=0)
     over.axvline(setting.at, color="0.1", linewidth=1.5)
-    over.set(title="weights of each round", xlabel="round", ylim=(0, 1), xlim=(0.5, setting.rounds + 0.5))
-    over.legend(loc="lower right", fontsize=10, framealpha=0.9, ncols=3)
+    over.set(
+        title="weights of old model (α), on time (β), late (γ)",
+        xlabel="round",
+        ylim=(0, 1),
+        xlim=(0.5, setting.rounds + 0.5),
+    )
     _round(figure.add_subplot(grid[0, 1]), setting, mixed[setting.at - 1])
     _map(figure.add_subplot(grid[1, 0]), setting)
     apart = figure.add_subplot(grid[1, 1])

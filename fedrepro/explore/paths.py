@@ -141,8 +141,8 @@ def _network(place, setting: Setting) -> None:
         faint = 0.25 if row > 1 and not used else 1.0
         for m, colour in enumerate(colours):
             place.add_patch(Rectangle((m + 0.08, row - 0.33), 0.84, 0.66, color=colour, alpha=faint, linewidth=0))
-            if row and m:
-                place.annotate("", (m + 0.09, row), (m - 0.09, row), arrowprops={"arrowstyle": "->", "color": "0.3"})
+    steps = [(m, row) for row in range(1, len(rows)) for m in range(1, count)]
+    place.plot(*zip(*steps, strict=True), ">", color="0.3", markersize=5)
     place.set(xlim=(0, count), ylim=(len(rows) - 0.5, -0.6), yticks=range(len(rows)), xticks=[])
     place.set_yticklabels([name for name, _ in rows])
     for m, (name, size) in enumerate(zip(names, sizes, strict=True)):

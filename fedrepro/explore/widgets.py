@@ -1,6 +1,7 @@
 """Controls on the lessons: they read values, call the pure functions and show what comes back."""
 
 import base64
+import gc
 import html
 import threading
 import time
@@ -18,7 +19,7 @@ from fedrepro.explore import mixing as mixing_lesson
 from fedrepro.explore import partitions as partitions_lesson
 from fedrepro.explore import paths as paths_lesson
 from fedrepro.explore import soft_targets as soft_targets_lesson
-from fedrepro.explore.drawing import png
+from fedrepro.explore.drawing import png, undisturbed
 
 STYLE = {"description_width": "150px"}
 REDRAW = 0.5  # seconds between two drawings of a training
@@ -70,8 +71,10 @@ class Panel:
             control.observe(self.refresh, "value")
         rows = w.Box([*controls.values(), *more], layout=w.Layout(flex_flow="row wrap", align_items="center"))
         self.box = w.VBox([rows, self.problem, self.numbers, self.image])
+        gc.freeze()  # what is here stays here: collections will look at new objects only
         self.refresh()
 
+    @undisturbed()
     def refresh(self, _=None) -> None:
         values = {name: control.value for name, control in self.controls.items()}
         for name in values if self.unused else ():
