@@ -63,8 +63,7 @@ def draw(division: Division) -> Figure:
     labels.set(title="samples of each class", xlabel="class", ylabel="client", xticks=ticks(classes, 10),
                yticks=ticks(clients))  # fmt: skip
     sizes.barh(range(clients), division.sizes, color=BLUE)
-    sizes.set(title="size", xlabel="samples", ylim=(clients - 0.5, -0.5), yticks=[])
-    sizes.locator_params(axis="x", nbins=2)
+    sizes.set(title="size", xlabel="samples", ylim=(clients - 0.5, -0.5), yticks=[], xticks=[0, division.sizes.max()])
     shown, _, height, width, _ = division.samples.shape
     framed = np.pad(division.samples, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)), constant_values=255)
     mosaic = framed.transpose(0, 2, 1, 3, 4).reshape(shown * (height + 1), IMAGES * (width + 1), -1)
