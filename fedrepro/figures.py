@@ -38,13 +38,18 @@ def _data(name: str) -> str:
     return f"{short} in place of {options.partition('=')[2]}" if options.startswith("substitute_for=") else short
 
 
-def _note(study, figure, measures: list[str] | None = None) -> None:
+def _note(study, figure, measures: list[str] | None = None, more: str = "") -> None:
     """Every figure says what it is: scale, data, seeds."""
     data = sorted({_data(cell.run(study.seeds[0]).data) for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
     if study.values[study.values["measure"].isin(measures or [])]["value"].isna().any():
         text += "  ·  a missing point or bar: target not reached"
-    figure.text(0.01, -0.02, text, fontsize="x-small", color="0.35", ha="left", va="top")
+    figure.text(0.01, -0.02, text + more, fontsize="x-small", color="0.35", ha="left", va="top")
+
+
+def _with_unit(study, measure: str) -> str:
+    unit = study.measures[measure].get("unit")
+    return f"{measure} ({unit})" if unit else measure
 
 
 def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None,
@@ -100,8 +105,7 @@ def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col:
     for (name, label), place in panels.items():
         values = study.values[study.values["measure"] == name]
         draw(values[values[col] == label] if col else values, place)
-        unit = study.measures[name].get("unit", "")
-        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=f"{name} ({unit})" if unit else name,
+        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=_with_unit(study, name),
                   title=_titled(study, col, label) if col else "")  # fmt: skip
         low, high = place.get_ylim()
         if low < 0 <= values["value"].min():  # the interval of what cannot be negative may be
@@ -174,8 +178,7 @@ def against(study, x: str, y: str, hue: str = "method"):
         points = [(part[x].mean(), *mean_interval(part[y])) for _, part in rows]
         across, mean, half = zip(*sorted(points, key=lambda p: p[0]), strict=True)
         place.errorbar(across, mean, yerr=[h or 0 for h in half], label=label, marker="os^DvPX"[i % 7], capsize=4)
-    unit = study.measures[x].get("unit", "")
-    place.set(xlabel=f"{x} ({unit})" if unit else x, ylabel=y)
+    place.set(xlabel=_with_unit(study, x), ylabel=y)
     _one_legend(figure, [place], study.table.axis[hue].get("label", hue))
     _note(study, figure)
     return figure
@@ -214,7 +217,7 @@ def heat(study, measure: str, rows: str | list[str], columns: str, by_row=False,
     if any(row["measure"] == measure for row in study.table.reported_rows()):
         theirs = grid(pd.DataFrame(study.table.reported_rows()), study.table.choices("paper"))
         panels["the paper (its own scale)"] = theirs
-    heights = [1.6 + 0.5 * len(table) for table in panels.values()]
+    heights, named = [1.6 + 0.5 * len(table) for table in panels.values()], _with_unit(study, measure)
     if by_row:
         figure, axes = plt.subplots(len(panels), 1, figsize=(11, sum(heights)), squeeze=False, height_ratios=heights)
     else:
@@ -222,14 +225,14 @@ def heat(study, measure: str, rows: str | list[str], columns: str, by_row=False,
     for place, (title, table) in zip(axes.flat, panels.items(), strict=True):
         sns.heatmap(table.rank(axis=1, pct=True) if by_row else table, annot=table, fmt=fmt, cmap="viridis", ax=place,
                     cbar=False)  # fmt: skip
-        place.set(title=title, xlabel=study.table.axis[columns].get("label", columns),
+        place.set(title=f"{named}: {title}", xlabel=study.table.axis[columns].get("label", columns),
                   ylabel=" and ".join(study.table.axis[key].get("label", key) for key in keys))  # fmt: skip
         if by_row:
             place.tick_params(axis="y", rotation=0)
         if mark_best:
             _frame(place, table, theirs.idxmax(axis=1))
     figure.tight_layout()
-    _note(study, figure)
+    _note(study, figure, more="  ·  framed: the paper's best of each row" * mark_best)
     return figure
 
 
