@@ -173,9 +173,9 @@ def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
     web_page(folder / f"{name}.ipynb")
     links = [(place + suffix, text) for suffix, text in LINKS.items() if (folder / f"{name}{suffix}").exists()]
     numbers = _numbers(study, summary)
-    for file in sorted(folder.glob(f"{name}_more_*.csv")):
-        title = file.stem.split("_more_")[1].replace("_", " ")
-        numbers += f"<h4>{title}</h4>{_plain(pd.read_csv(file, dtype={0: str}))}"
+    if table.groups:
+        groups = pd.read_csv(folder / f"{name}_groups.csv", dtype={0: str})
+        numbers += f"<h4>{table.groups['title']}</h4>{_plain(groups)}"
     title = "The paper's numbers beside ours"
     numbers = f"<h4>{title}</h4>{numbers}" if len(summary) <= 20 else _fold(title, len(summary), numbers)
     return (

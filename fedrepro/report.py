@@ -189,30 +189,33 @@ class Study:
     def deviations(self):
         return _wrapped(pd.DataFrame(self.table.deviation, columns=["what", "why", "erratum"]).fillna(""))
 
-    def grouped(self, measure: str, axis: str, group, file: str, column: str) -> pd.DataFrame:
-        """Mean and deviation over the cells that `group(label)` puts together, beside those in the paper's `file`."""
-        values = self.values[self.values["measure"] == measure]
-        cells = values.groupby(axis, sort=False)["value"].mean()
-        groups = cells.groupby(cells.index.map(group)).agg(["size", "mean", "std"])
-        paper = pd.read_csv(self.table.path.parent / "reported" / file).set_index(column)[["value", "std"]] / 100
-        groups = groups.join(paper.rename(columns={"value": "paper's mean", "std": "paper's deviation"}))
+    def grouped(self) -> pd.DataFrame:
+        """Mean and deviation over the cells whose labels have equally many parts, beside the paper's."""
+        groups = self.table.groups
+        values = self.values[self.values["measure"] == groups["measure"]]
+        cells = values.groupby(groups["axis"], sort=False)["value"].mean()
+        parts = cells.index.map(lambda label: label.count(groups["separator"]) + 1)
+        ours = cells.groupby(parts).agg(["size", "mean", "std"])
+        paper = pd.read_csv(self.table.path.parent / "reported" / groups["file"]).set_index(groups["column"])
+        paper = (paper[["value", "std"]] / 100).rename(columns={"value": "paper's mean", "std": "paper's deviation"})
         names = {"size": "cells", "mean": "our mean", "std": "our deviation over cells"}
-        return groups.rename(columns=names).rename_axis(column).reset_index()
+        return ours.join(paper).rename(columns=names).rename_axis(groups["column"]).reset_index()
 
     def run_ids(self) -> pd.DataFrame:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
 
-    def csv_files(self, **more: pd.DataFrame) -> dict[str, str]:
-        """file name -> text: the summary, the values, the verdicts and `more`."""
-        tables = {"": self.summary(), "_values": self.values, "_verdicts": self.verdicts(),
-                  **{f"_more_{name}": table for name, table in more.items()}}  # fmt: skip
+    def csv_files(self) -> dict[str, str]:
+        """file name -> text: the summary, the values, the verdicts, the groups of cells."""
+        tables = {"": self.summary(), "_values": self.values, "_verdicts": self.verdicts()}
+        if self.table.groups:
+            tables["_groups"] = self.grouped()
         return {f"{self.table.name}{suffix}.csv": table.to_csv(index=False, float_format="%.10g")
                 for suffix, table in tables.items()}  # fmt: skip
 
-    def save(self, figure=None, **more: pd.DataFrame) -> None:
+    def save(self, figure=None) -> None:
         """The CSV files, and the figure as PNG and SVG, under results/<scale>/<paper>/."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name, text in self.csv_files(**more).items():
+        for name, text in self.csv_files().items():
             write_atomically(self.folder / name, lambda f, text=text: f.write(text.encode()))
         if figure is not None:
             for kind in ("png", "svg"):
@@ -243,7 +246,7 @@ def markdown(studies: list[Study]) -> str:
         command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={len(study.seeds)} TABLE={name}"
         claims["verdict"] = [f"{MARKS[v]} {v}" for v in claims["verdict"]]
         lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", "", study.caption, "",
-                  _markdown_table(study.readable()), "", *_more_tables(study),
+                  _markdown_table(study.readable()), "", *_groups(study),
                   f"![{study.table.title}]({name}.png)", "",
                   _markdown_table(claims[["claim", "the paper says", "verdict", "evidence"]]), ""]  # fmt: skip
         new = [d for d in study.table.deviation if d not in shown]
@@ -252,13 +255,10 @@ def markdown(studies: list[Study]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _more_tables(study: Study) -> list[str]:
-    """What the notebook saved beside the summary, such as averages over groups of cells."""
-    lines = []
-    for file in sorted(study.folder.glob(f"{study.table.name}_more_*.csv")):
-        table = pd.read_csv(file, dtype={0: str}).round(4).fillna("")
-        lines += [file.stem.split("_more_")[1].replace("_", " ") + ":", "", _markdown_table(table), ""]
-    return lines
+def _groups(study: Study) -> list[str]:
+    if not study.table.groups:
+        return []
+    return [study.table.groups["title"] + ":", "", _markdown_table(study.grouped().round(4).fillna("")), ""]
 
 
 def _markdown_table(table: pd.DataFrame) -> str:

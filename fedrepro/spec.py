@@ -42,7 +42,7 @@ CLAIM_KINDS = {  # kind: options it needs
 }
 DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
-       "claim", "deviation"}  # fmt: skip
+       "groups", "claim", "deviation"}  # fmt: skip
 LISTS = ("override", "claim", "deviation", "reported", "measure")
 BASE = "_base.toml"  # a paper's shared settings: run, axis, scale, deviation; a table names the axes it uses
 SCALE_KEYS = {"seeds", "run", "axis", "measure", "data_note"}
@@ -313,6 +313,12 @@ def _check(table: Table) -> None:
             except BadInput as error:
                 raise table.fail(f"scale.{scale} {cell.labels}", str(error)) from None
     _check_claims(table, names)
+    if table.groups:
+        keys = ("title", "measure", "axis", "separator", "file", "column")
+        _keys(table, "groups.", table.groups, keys, keys)
+        for key, known in (("measure", names), ("axis", table.axis)):
+            if table.groups[key] not in known:
+                raise table.fail(f"groups.{key}", f"{table.groups[key]!r} is none of {', '.join(known)}")
     _check_reported(table, names)
     for deviation in table.deviation:
         _keys(table, "deviation.", deviation, {"what", "why", "erratum"}, ("what", "why"))

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import nbformat
+import pandas as pd
 import pytest
 
 from fedrepro import spec
@@ -51,6 +52,12 @@ def edited(tmp_path):
         ('kind = "compare"', 'kind = "trend"\naxis = "delta"\ndirection = "up"', "'up' is none of rises, falls"),
         ("only = [1, 2]", "only = [1, 3]", "'3' is none of"),
         ('use = ["dataset"]', 'use = ["datasat"]', "use: 'datasat' is not valid"),
+        (
+            'measure = "accuracy"\ncolumns',
+            "measures.accuracie = {}\ncolumns",
+            "reported.measures: 'accuracie' is none of",
+        ),
+        ("[[claim]]", '[groups]\ntitle = "by delta"\n[[claim]]', "groups.measure: is missing"),
         ("title =", "title", "table2_temperature.toml: "),
     ],
 )
@@ -107,6 +114,18 @@ def test_reported_numbers_are_the_papers():
     assert several[("FedAvg", "accuracy")] == (pytest.approx(0.4783), False)
     assert several[("FedAvg", "rounds to the lower target")] == (924, False)
     assert several[("FedAvg", "rounds to the higher target")] == (1000, True)
+
+
+def test_groups_by_hand():
+    """Table 6 from Table 5: the cells with equally many paths, whatever the seed."""
+    study = Study("fedmlb/table5_6_pathways", "paper")
+    of = {"1": [0.1, 0.3], "2": [0.4, 0.4], "1;2": [0.5, 0.7]}
+    study.values = pd.DataFrame([{"measure": "accuracy", "paths": paths, "seed": seed, "value": value}
+                                 for paths, values in of.items() for seed, value in enumerate(values)])  # fmt: skip
+    one, two = study.grouped().to_dict("records")
+    assert (one["cells"], one["our mean"], one["paper's mean"]) == (2, pytest.approx(0.3), pytest.approx(0.4789))
+    assert one["our deviation over cells"] == pytest.approx(0.2 / 2**0.5)
+    assert (two["cells"], two["our mean"]) == (1, pytest.approx(0.6))
 
 
 @pytest.mark.parametrize("paper", spec.papers())
