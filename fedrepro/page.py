@@ -254,7 +254,7 @@ def _run_links(runs: str) -> str:
 
 
 def _plain(table: pd.DataFrame) -> str:
-    html = table.round(4).fillna("").to_html(index=False, border=0)
+    html = table.round(4).to_html(index=False, border=0, na_rep="")
     return f'<div class="scroll">{html}</div>'
 
 
