@@ -258,7 +258,8 @@ def markdown(studies: list[Study]) -> str:
 def _groups(study: Study) -> list[str]:
     if not study.table.groups:
         return []
-    return [study.table.groups["title"] + ":", "", _markdown_table(study.grouped().round(4).astype(object).fillna("")), ""]
+    table = study.grouped().round(4).astype(object).fillna("")
+    return [study.table.groups["title"] + ":", "", _markdown_table(table), ""]
 
 
 def _markdown_table(table: pd.DataFrame) -> str:
