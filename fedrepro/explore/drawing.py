@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import seaborn as sns
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -60,6 +61,15 @@ def heat(place, values, *, colours: str = "rocket_r", numbers: str | None = None
             colour = "white" if dark[i, j] else "0.15"
             place.text(j, i, numbers.format(values[i, j]), ha="center", va="center", fontsize=9, color=colour)
     return picture
+
+
+def columns(place, x, heights, *, width: float = 0.8, bottom=0.0, **style) -> None:
+    """Vertical bars as one artist: many rectangles take long."""
+    x, bottom = np.asarray(x, dtype=float), np.broadcast_to(bottom, len(x))
+    left, right, top = x - width / 2, x + width / 2, bottom + np.asarray(heights)
+    corners = np.stack([np.stack(c, 1) for c in ((left, bottom), (left, top), (right, top), (right, bottom))], 1)
+    place.add_collection(PolyCollection(corners, linewidth=0, **style))
+    place.autoscale_view()
 
 
 def ticks(count: int, most: int = 12) -> list[int]:

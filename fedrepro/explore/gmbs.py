@@ -11,7 +11,7 @@ import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from fedrepro.explore.drawing import BLUE, GREY, ORANGE, canvas
+from fedrepro.explore.drawing import BLUE, GREY, ORANGE, canvas, columns
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.fedbr import FedBR, paper_compute, paper_traffic, upper_bounds
 from fedrepro.rng import stream
@@ -81,7 +81,7 @@ def simulate(setting: Setting, rounds: int = ROUNDS) -> list[Step]:
 
 
 def draw(setting: Setting, t: int, client: str) -> Figure:
-    steps, cid = simulate(setting)[:t], CLIENTS.index(client)
+    steps, cid = simulate(setting, t), CLIENTS.index(client)
     now, options = steps[-1], range(1, setting.blocks)
     figure = canvas(5.6)
     grid = figure.add_gridspec(2, 3, height_ratios=[1, 1.15], left=0.09, right=0.985, top=0.92, bottom=0.11,
@@ -99,13 +99,13 @@ def draw(setting: Setting, t: int, client: str) -> Figure:
     p, n, V = now.p[cid], now.n[cid], now.V[cid]
     gain = [p.get(m, 0.0) for m in options]
     panels = [figure.add_subplot(grid[1, i]) for i in range(3)]
-    panels[0].bar(options, gain, color=BLUE)
+    columns(panels[0], options, gain, color=BLUE)
     panels[0].set(title=f"p: reward, {client} client", ylim=_around(gain))
-    panels[1].bar(options, [n.get(m, 0) for m in options], color=GREY)
+    columns(panels[1], options, [n.get(m, 0) for m in options], color=GREY)
     panels[1].set(title="n: how often chosen", ylim=(0, 1.1 * max(1, *n.values(), 1)))
     panels[1].locator_params(axis="y", integer=True, nbins=5)
-    panels[2].bar(options, gain, color=BLUE)
-    panels[2].bar(options, [V[m] - p.get(m, 0.0) for m in options], bottom=gain, color=ORANGE)
+    columns(panels[2], options, gain, color=BLUE)
+    columns(panels[2], options, [V[m] - p.get(m, 0.0) for m in options], bottom=gain, color=ORANGE)
     best = max(V, key=V.get)
     panels[2].annotate("next", (best, V[best]), (0, 12), textcoords="offset points", ha="center",
                        arrowprops={"arrowstyle": "->", "color": "0.15"})  # fmt: skip
@@ -121,7 +121,7 @@ def _around(values: list[float]) -> tuple[float, float]:
 
 
 def say(setting: Setting, t: int, client: str) -> str:
-    steps, cid = simulate(setting)[:t], CLIENTS.index(client)
+    steps, cid = simulate(setting, t), CLIENTS.index(client)
     V = steps[-1].V[cid]
     decided = [step.sent[cid] for step in steps if step.sent[cid] < setting.blocks]
     best = max(V, key=V.get)

@@ -1,6 +1,6 @@
 """Lesson: how AMA mixes the old model, the updates on time and the late ones; a toy problem in two dimensions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fedrepro.errors import bad
-from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas
+from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas, columns
 from fedrepro.fleet import Fleet
 from fedrepro.methods import FedAvg, Round, Upload, build
 from fedrepro.methods.ama import mixing
@@ -82,8 +82,14 @@ def visits(late: float, max_delay: int, rounds: int) -> list[list[tuple[int, int
     return [[(cid, fleet.delay(t, cid)) for cid in fleet.participants(t)] for t in range(1, rounds + 1)]
 
 
-@lru_cache(maxsize=64)
 def travel(setting: Setting, name: str) -> Course:
+    if name != "ama":  # AMA's own settings do not matter to the others
+        setting = replace(setting, alpha0=0.0, eta=0.0, b=0.0)
+    return _travel(setting, name)
+
+
+@lru_cache(maxsize=64)
+def _travel(setting: Setting, name: str) -> Course:
     """The method's own aggregate; only the clients' training is a toy."""
     run = setting.run(name)
     method: FedAvg = build(name, **run.hp)
@@ -148,8 +154,9 @@ def _round(place, setting: Setting, mixed) -> None:
         ("β", beta, BLUE),
         *((f"γ\n{s} late", g, RED) for s, g in zip(late, gammas, strict=True)),
     ]
-    drawn = place.bar(range(len(bars)), [value for _, value, _ in bars], color=[colour for *_, colour in bars])
-    place.bar_label(drawn, fmt="%.3f", fontsize=9, padding=1)
+    columns(place, range(len(bars)), [value for _, value, _ in bars], color=[colour for *_, colour in bars])
+    for i, (_, value, _) in enumerate(bars):
+        place.text(i, value + 0.02, f"{value:.3f}", ha="center", fontsize=9)
     place.set(title=f"weights of round {setting.at}", ylim=(0, 1.1), xticks=range(len(bars)))
     place.set_xticklabels([label for label, *_ in bars], fontsize=10)
 
@@ -159,17 +166,18 @@ def _map(place, setting: Setting) -> None:
     centres, curves = (value.numpy()[:, :, None, None] for value in bowls())
     loss = (curves[:, 0] * (x - centres[:, 0]) ** 2 + curves[:, 1] * (y - centres[:, 1]) ** 2).mean(0) / 2
     place.contour(x, y, loss, levels=12, colors="0.8", linewidths=0.8)
-    place.plot(*centres[:, :, 0, 0].T, "o", color=GREEN, markersize=6, label="clients' own best")
+    place.plot(*centres[:, :, 0, 0].T, "o", color=GREEN, markersize=6)
     if setting.dropped:
-        place.plot(*STRANGER, "X", color=RED, markersize=10, label="of the late ones dropped in")
+        place.plot(*STRANGER, "X", color=RED, markersize=10)
     for name, colour in METHODS.items():
         way = travel(setting, name).models
         place.plot(*way.T, "-", color=colour, linewidth=1.6)
         place.plot(*way[setting.at], "s", color=colour, markersize=6)
-    place.plot(*best(), "*", color="0.1", markersize=13, label="best for all")
+    place.plot(*best(), "*", color="0.1", markersize=13)
     place.grid(False)
-    place.set(title=f"the model's way (squares: after round {setting.at})", xticks=[], yticks=[])
-    place.legend(fontsize=9, loc="lower left", framealpha=0.9)
+    place.set(title=f"● clients' best  ★ best for all  ■ after round {setting.at}", xticks=[], yticks=[])
+    if setting.dropped:
+        place.text(STRANGER[0] - 0.25, STRANGER[1], "best for the late ones", ha="right", va="center", fontsize=10)
 
 
 def distances(setting: Setting, name: str) -> np.ndarray:

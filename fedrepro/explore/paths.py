@@ -7,11 +7,11 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedrepro import models
-from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, SKY, canvas
+from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, SKY, canvas, columns
 from fedrepro.local import freeze
 from fedrepro.methods.fedbr import hybrid_paths, paper_compute, paper_traffic
 from fedrepro.models import Net
@@ -139,8 +139,8 @@ def _network(place, setting: Setting) -> None:
              for j, after in enumerate(reversed(paths), start=1)]  # fmt: skip
     for row, (_, colours) in enumerate(rows):
         faint = 0.25 if row > 1 and not used else 1.0
-        for m, colour in enumerate(colours):
-            place.add_patch(Rectangle((m + 0.08, row - 0.33), 0.84, 0.66, color=colour, alpha=faint, linewidth=0))
+        place.broken_barh([(m + 0.08, 0.84) for m in range(count)], (row - 0.33, 0.66), color=colours, alpha=faint,
+                          linewidth=0)  # fmt: skip
     steps = [(m, row) for row in range(1, len(rows)) for m in range(1, count)]
     place.plot(*zip(*steps, strict=True), ">", color="0.3", markersize=5)
     place.set(xlim=(0, count), ylim=(len(rows) - 0.5, -0.6), yticks=range(len(rows)), xticks=[])
@@ -158,9 +158,9 @@ def _network(place, setting: Setting) -> None:
 def _schedule(place, setting: Setting) -> None:
     rounds = range(1, ROUNDS + 1)
     sent = [setting.sent(t) for t in rounds]
-    place.bar(rounds, [setting.download(a) / 2**20 for a in sent],
-              color=[ORANGE if a == setting.blocks else SKY for a in sent])  # fmt: skip
-    place.set(title="download of each round", xlabel="round", ylabel="MiB", xticks=[1, 4, 8, 12])
+    columns(place, rounds, [setting.download(a) / 2**20 for a in sent],
+            color=[ORANGE if a == setting.blocks else SKY for a in sent])  # fmt: skip
+    place.set(title="download of each round", xlabel="round", ylabel="MiB", xticks=[1, 4, 8, 12], ylim=(0, None))
 
 
 def _amount(size: int) -> str:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedrepro.engine import Federation
 from fedrepro.errors import bad
 from fedrepro.executor import Serial
-from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, canvas, heat
+from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, canvas, columns, heat
 from fedrepro.local import Local, Worker
 from fedrepro.methods.dfl import DFL, soft_targets
 from fedrepro.run import Run
@@ -106,8 +106,7 @@ def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio:
     grid = figure.add_gridspec(2, 2, width_ratios=[1.15, 1], left=0.075, right=0.985, top=0.94, bottom=0.1,
                                hspace=0.42, wspace=0.17)  # fmt: skip
     place = figure.add_subplot(grid[:, 0])
-    told = np.eye(len(soft), dtype=bool)
-    told[label] = True
+    told = np.arange(len(soft))[:, None] == label
     heat(place, soft, colours="mako_r", numbers="{:.2f}", where=told, low=0, high=1)
     place.axhspan(label - 0.5, label + 0.5, fill=False, edgecolor=ORANGE, linewidth=3, clip_on=False)
     place.set(title=f"soft targets after round {t}: {owner}", xlabel="class that the outputs give", ylabel="true label",
@@ -124,14 +123,13 @@ def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio:
         (0, seen, ORANGE, f"taught at ρ = {shares[r - 1]:.2f}"),
         (0.27, thought, GREEN, "the model's answer"),
     ):
-        student.bar([c + shift for c in classes], values, width=0.27, color=colour, label=name)
-    student.set(title=f"what a student sees of a {label}", xlabel="class", ylim=(0, 1.65), xticks=classes,
+        columns(student, [c + shift for c in classes], values, width=0.27, color=colour, label=name)
+    student.set(title=f"what a student sees of a {label}", xlabel="class", ylim=(0, 1.65), xticks=classes[::3],
                 yticks=[0, 0.5, 1])  # fmt: skip
     student.legend(fontsize=9.5, loc="upper left", frameon=False)
-    corner = student.inset_axes([0.8, 0.65, 0.19, 0.33])
-    corner.imshow(image, cmap="gray_r")
-    corner.grid(False)
-    corner.set(xticks=[], yticks=[])
+    digit = np.kron(image, np.ones((8, 8)))  # pixels of the picture itself: axes of their own would take long
+    right, top = student.get_position().max * figure.get_size_inches() * figure.dpi - 4
+    figure.figimage(digit, right - len(digit), top - len(digit), cmap="gray_r", origin="upper", zorder=5)
     return figure
 
 
