@@ -70,7 +70,7 @@ class Paper:
                 choose(f"{path}: verdict of {line['claim']}", line["verdict"], MARKS)
             return found
         return [{"claim": c["id"], "the paper says": c["claim"], "said in": c["said in"], "verdict": NOT_RUN,
-                 "evidence": ""} for c in table.claims()]  # fmt: skip
+                 "evidence": "", "judged how": c.get("note", "")} for c in table.claims()]  # fmt: skip
 
     def count(self, scale: str) -> Counter:
         found = {c["claim"]: c["verdict"] for table in self.tables for c in self.verdicts(scale, table)}
@@ -190,16 +190,21 @@ def _claims(found: list[dict]) -> str:
     return "".join(
         f'<div class="claim {_class(c["verdict"])}" data-verdict="{_class(c["verdict"])}">'
         f"<div>{_mark(c['verdict'])}{c['verdict']}</div><div><p>{escape(c['the paper says'])}</p>"
-        f'<span class="soft">{escape(c["said in"])} · {c["claim"]}</span>{_evidence(c["evidence"])}</div></div>'
+        f'<span class="soft">{escape(c["said in"])} · {c["claim"]}</span>{_evidence(c["evidence"])}'
+        f"{_note(c['judged how'])}</div></div>"
         for c in sorted(found, key=lambda c: VERDICTS.index(c["verdict"]))
     )
+
+
+def _note(text: str) -> str:
+    return f'<p class="soft">{escape(text)}</p>' if text else ""
 
 
 def _evidence(text: str) -> str:
     """Differences are listed, with their intervals drawn against zero; anything else stays text."""
     found = [EFFECT.fullmatch(item) for item in text.split("; ")]
     if not all(found):
-        return f'<p class="soft">{escape(text)}</p>' if text else ""
+        return _note(text)
     intervals = [(float(m["mean"]) - float(m["half"]), float(m["mean"]) + float(m["half"])) for m in found if m["half"]]
     low, high = min([0.0, *(ends[0] for ends in intervals)]), max([0.0, *(ends[1] for ends in intervals)])
     lines = "".join(f"<span>{escape(m['what'])}</span>{_interval(m, low, high)}<span>{escape(m['value'])}</span>"

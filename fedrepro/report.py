@@ -17,6 +17,7 @@ from fedrepro.fleet import shannon
 from fedrepro.store import read_result, write_atomically
 
 MARKS = {"reproduced": "✓", "contradicted": "✗", "inconclusive": "?", verdict.NOT_TESTABLE: "–"}
+VERDICT_COLUMNS = ["claim", "the paper says", "verdict", "evidence", "judged how"]
 ROUND_MIB = 2**20
 
 
@@ -175,16 +176,16 @@ class Study:
             values = self.values[self.values["measure"] == name] if name else self.values
             better = self.measures[name].get("better", "higher") if name else "higher"
             found = verdict.judge(claim, values, self.scale, self.axes, better, reported)
-            rows.append({"claim": claim["id"], "the paper says": claim["claim"], "said in": claim["said in"], **found,
-                         "scale": self.scale, "seeds": len(self.seeds)})  # fmt: skip
-        return pd.DataFrame(
-            rows, columns=["claim", "the paper says", "said in", "verdict", "evidence", "scale", "seeds"]
-        )
+            rows.append({"claim": claim["id"], "the paper says": claim["claim"], "said in": claim["said in"],
+                         **found, "judged how": claim.get("note", ""), "scale": self.scale,
+                         "seeds": len(self.seeds)})  # fmt: skip
+        columns = ["claim", "the paper says", "said in", "verdict", "evidence", "judged how", "scale", "seeds"]
+        return pd.DataFrame(rows, columns=columns)
 
     def show_verdicts(self):
         table = self.verdicts()
         table["verdict"] = [f"{MARKS[v]} {v}" for v in table["verdict"]]
-        return _wrapped(table[["claim", "the paper says", "verdict", "evidence"]])
+        return _wrapped(table[VERDICT_COLUMNS])
 
     def deviations(self):
         return _wrapped(pd.DataFrame(self.table.deviation, columns=["what", "why", "erratum"]).fillna(""))
@@ -248,7 +249,7 @@ def markdown(studies: list[Study]) -> str:
         lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", "", study.caption, "",
                   _markdown_table(study.readable()), "", *_groups(study),
                   f"![{study.table.title}]({name}.png)", "",
-                  _markdown_table(claims[["claim", "the paper says", "verdict", "evidence"]]), ""]  # fmt: skip
+                  _markdown_table(claims[VERDICT_COLUMNS]), ""]  # fmt: skip
         new = [d for d in study.table.deviation if d not in shown]
         shown += new
         lines += [f"- {d['what']}: {d['why']}" + (f" ({d['erratum']})" if d.get("erratum") else "") for d in new]
