@@ -1,8 +1,8 @@
 """What docs/ says works: its Python runs, its commands parse, its make targets and links exist."""
 
 import re
-import shutil
 import shlex
+import shutil
 import tomllib
 
 import pytest
