@@ -173,7 +173,7 @@ def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
     web_page(folder / f"{name}.ipynb")
     links = [(place + suffix, text) for suffix, text in LINKS.items() if (folder / f"{name}{suffix}").exists()]
     numbers = _numbers(study, summary)
-    if table.groups:
+    if table.groups and (folder / f"{name}_groups.csv").exists():
         groups = pd.read_csv(folder / f"{name}_groups.csv", dtype={0: str})
         numbers += f"<h4>{table.groups['title']}</h4>{_plain(groups)}"
     title = "The paper's numbers beside ours"
@@ -191,7 +191,7 @@ def _claims(found: list[dict]) -> str:
         f'<div class="claim {_class(c["verdict"])}" data-verdict="{_class(c["verdict"])}">'
         f"<div>{_mark(c['verdict'])}{c['verdict']}</div><div><p>{escape(c['the paper says'])}</p>"
         f'<span class="soft">{escape(c["said in"])} · {c["claim"]}</span>{_evidence(c["evidence"])}'
-        f"{_note(c['judged how'])}</div></div>"
+        f"{_note(c.get('judged how', ''))}</div></div>"
         for c in sorted(found, key=lambda c: VERDICTS.index(c["verdict"]))
     )
 
