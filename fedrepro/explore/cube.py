@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from fedrepro.engine import Federation
 from fedrepro.executor import Serial
-from fedrepro.explore.drawing import BLUE, GREEN, ORANGE, RED, canvas, heat
+from fedrepro.explore.drawing import BLUE, GREEN, ORANGE, RED, canvas, heat, kept
 from fedrepro.local import Worker
 from fedrepro.methods.kapc import gram, normalise, stack, step
 from fedrepro.run import Run
@@ -79,45 +79,52 @@ def withheld(cube: np.ndarray, mu: float) -> np.ndarray:
     return np.greater_equal(own, mu).T
 
 
-def draw(t: int, client: int, mu: float, **settings) -> Figure:
-    trained, cubes = federation(), evolve(**settings)
-    names, clients = [name.split(".")[1] for name in trained.layers], range(TRAINED.clients)
+@kept
+def places() -> Figure:
     figure = canvas(6.3)
+    names, clients = layer_names(), range(TRAINED.clients)
     grid = figure.add_gridspec(2, 1, left=0.115, right=0.985, top=0.93, bottom=0.1, hspace=0.42)
-    _relations(figure.add_subplot(grid[0]), cubes[t - 1], client, [f"{name}, round {t}" for name in names])
-    figure.axes[0].set(ylabel="client, with its classes", yticks=clients)
-    figure.axes[0].set_yticklabels([f"{cid}: " + " ".join(map(str, own)) for cid, own in enumerate(trained.labels)])
+    relations = figure.add_subplot(grid[0])
+    own = [f"{cid}: " + " ".join(map(str, labels)) for cid, labels in enumerate(federation().labels)]
+    relations.set(ylabel="client, with its classes", xticks=clients, yticks=clients, yticklabels=own)
+    for side in relations.spines.values():
+        side.set_visible(False)
     over, sent = grid[1].subgridspec(1, 2, width_ratios=[1.35, 1], wspace=0.22).subplots()
+    over.set(xlabel="round", ylabel="rᵢᵢ")
+    sent.set(title="not sent (orange): rᵢᵢ ≥ μ", ylabel="client", xticks=range(len(names)), xticklabels=names,
+             yticks=clients)  # fmt: skip
+    return figure
+
+
+def layer_names() -> list[str]:
+    return [name.split(".")[1] for name in federation().layers]
+
+
+def draw(t: int, client: int, mu: float, **settings) -> Figure:
+    figure, names, cubes = places(), layer_names(), evolve(**settings)
+    relations, over, sent = figure.axes
+    _relations(relations, cubes[t - 1], client, [f"{name}, round {t}" for name in names])
     for i, (name, colour) in enumerate(zip(names, (GREEN, BLUE, ORANGE, RED), strict=True)):
         over.plot(range(1, len(cubes) + 1), cubes[:, i, client, client], color=colour, label=name, linewidth=2)
     over.axhline(mu, color="0.2", linestyle="--", linewidth=1.5)
     over.axvline(t, color="0.6", linewidth=1)
-    over.set(title=f"how much client {client} listens to itself", xlabel="round", ylabel="rᵢᵢ", ylim=(0, 1.02))
+    over.set(title=f"how much client {client} listens to itself", ylim=(0, 1.02))
     over.legend(fontsize=10, ncols=4, loc="upper left", framealpha=0.9, handlelength=1.2, columnspacing=1)
-    kept = withheld(cubes[t - 1], mu)
-    heat(sent, kept, colours="light:#d55e00", low=0, high=1.4)
-    sent.set(title="not sent (orange): rᵢᵢ ≥ μ", xticks=range(len(names)), yticks=clients, ylabel="client")
-    sent.set_xticklabels(names)
+    heat(sent, withheld(cubes[t - 1], mu), colours="light:#d55e00", low=0, high=1.4)
     return figure
 
 
 def _relations(place, layers: np.ndarray, client: int, titles: list[str]) -> None:
     """The matrices of all layers side by side, in one image: axes are what takes the time."""
     n = layers.shape[1]
-    gap = np.full((n, 1), np.nan)
-    heat(place, np.hstack([part for layer in layers for part in (layer, gap)][:-1]), colours="mako_r", low=0, high=1)
+    side_by_side = np.hstack([np.pad(layer, ((0, 0), (0, 1)), constant_values=np.nan) for layer in layers])[:, :-1]
+    told = (np.arange(n)[:, None] == client) & ~np.isnan(side_by_side)
+    heat(place, side_by_side, colours="mako_r", numbers="{:.2f}", where=told, low=0, high=1)
     for i, title in enumerate(titles):
         left = i * (n + 1)
         place.text(left + (n - 1) / 2, -0.8, title, ha="center", va="bottom", fontsize=13)
-        for j, value in enumerate(layers[i, client]):
-            if value:
-                colour = "white" if value > 0.55 else "0.15"
-                place.text(left + j, client, f"{value:.2f}", ha="center", va="center", fontsize=9, color=colour)
         row = Rectangle((left - 0.5, client - 0.5), n, 1, fill=False, edgecolor=ORANGE, linewidth=2.5, clip_on=False)
         place.add_patch(row).set_zorder(3)
-    place.set(xticks=range(n))
-    for side in place.spines.values():
-        side.set_visible(False)
 
 
 def say(t: int, client: int, mu: float, **settings) -> str:

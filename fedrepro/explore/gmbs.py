@@ -11,7 +11,7 @@ import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from fedrepro.explore.drawing import BLUE, GREY, ORANGE, canvas, columns
+from fedrepro.explore.drawing import BLUE, GREY, ORANGE, canvas, columns, kept
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.fedbr import FedBR, paper_compute, paper_traffic, upper_bounds
 from fedrepro.rng import stream
@@ -80,44 +80,56 @@ def simulate(setting: Setting, rounds: int = ROUNDS) -> list[Step]:
     return steps
 
 
+@kept
+def places() -> Figure:
+    figure = canvas(5.6)
+    above, below = figure.add_gridspec(2, 1, height_ratios=[1, 1.15], left=0.09, right=0.985, top=0.93, bottom=0.12,
+                                       hspace=0.65)  # fmt: skip
+    row = above.subgridspec(1, 3, width_ratios=[50, 1, 1.3], wspace=0.03)  # the last is room for the key's labels
+    choices, key = (figure.add_subplot(row[i]) for i in range(2))
+    choices.set(title="blocks sent to each client", xlabel="round", yticks=range(len(CLIENTS)), yticklabels=CLIENTS,
+                xticks=[0, *range(9, ROUNDS, 10)], xticklabels=[1, *range(10, ROUNDS + 1, 10)])  # fmt: skip
+    key.set(xticks=[])
+    key.yaxis.set_tick_params(left=False, labelleft=False, labelright=True)
+    for place in (choices, key):
+        place.grid(False)
+    for place, title in zip(below.subgridspec(1, 3, wspace=0.28).subplots(),
+                            ("", "n: how often chosen", "V = p (blue) + bonus"), strict=True):  # fmt: skip
+        place.set(title=title, xlabel="number of blocks α")
+    return figure
+
+
 def draw(setting: Setting, t: int, client: str) -> Figure:
     steps, cid = simulate(setting, t), CLIENTS.index(client)
     now, options = steps[-1], range(1, setting.blocks)
-    figure = canvas(5.6)
-    grid = figure.add_gridspec(2, 3, height_ratios=[1, 1.15], left=0.09, right=0.985, top=0.92, bottom=0.11,
-                               hspace=0.65, wspace=0.28)  # fmt: skip
-    choices = figure.add_subplot(grid[0, :])
+    figure = places()
+    choices, key, *panels = figure.axes
     table = np.full((len(CLIENTS), ROUNDS), np.nan)
     table[:, :t] = np.array([step.sent for step in steps]).T
     colours = ListedColormap([*sns.color_palette("viridis", setting.blocks - 1), "0.82"])
-    picture = choices.imshow(table, cmap=colours, vmin=0.5, vmax=setting.blocks + 0.5, aspect="auto")
-    choices.grid(False)
-    choices.set(title="blocks sent to each client", xlabel="round", yticks=range(len(CLIENTS)), yticklabels=CLIENTS,
-                xticks=[0, *range(9, ROUNDS, 10)], xticklabels=[1, *range(10, ROUNDS + 1, 10)])  # fmt: skip
-    bar = figure.colorbar(picture, ax=choices, ticks=range(1, setting.blocks + 1), pad=0.015, fraction=0.04)
-    bar.ax.set_yticklabels([*options, "all"])
+    for place, values in (choices, table), (key, np.arange(1, setting.blocks + 1)[:, None]):
+        place.imshow(values, cmap=colours, vmin=0.5, vmax=setting.blocks + 0.5, aspect="auto")
+    key.set(ylim=(-0.5, setting.blocks - 0.5), yticks=range(setting.blocks), yticklabels=[*options, "all"])
     p, n, V = now.p[cid], now.n[cid], now.V[cid]
     gain = [p.get(m, 0.0) for m in options]
-    panels = [figure.add_subplot(grid[1, i]) for i in range(3)]
     columns(panels[0], options, gain, color=BLUE)
     panels[0].set(title=f"p: reward, {client} client", ylim=_around(gain))
     columns(panels[1], options, [n.get(m, 0) for m in options], color=GREY)
-    panels[1].set(title="n: how often chosen", ylim=(0, 1.1 * max(1, *n.values(), 1)))
-    panels[1].locator_params(axis="y", integer=True, nbins=5)
+    panels[1].set(ylim=(0, 1.1 * max(1, *n.values(), 1)))
+    panels[1].locator_params(axis="y", integer=True)
     columns(panels[2], options, gain, color=BLUE)
     columns(panels[2], options, [V[m] - p.get(m, 0.0) for m in options], bottom=gain, color=ORANGE)
     best = max(V, key=V.get)
     panels[2].annotate("next", (best, V[best]), (0, 12), textcoords="offset points", ha="center",
                        arrowprops={"arrowstyle": "->", "color": "0.15"})  # fmt: skip
-    panels[2].set(title="V = p (blue) + bonus", ylim=(min(0, *gain), max(V.values()) * 1.25))
+    panels[2].set(ylim=(min(0, *gain), max(V.values()) * 1.25))
     for panel in panels:
-        panel.set(xlabel="number of blocks α", xticks=options)
+        panel.set(xticks=options)
     return figure
 
 
 def _around(values: list[float]) -> tuple[float, float]:
-    reach = max(max(map(abs, values)), 0.01) * 1.15
-    return (-reach if min(values) < 0 else 0, reach)
+    return 1.15 * min(0, *values), 1.15 * max(0.01, *values)
 
 
 def say(setting: Setting, t: int, client: str) -> str:

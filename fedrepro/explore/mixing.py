@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fedrepro.errors import bad
-from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas, columns
+from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas, columns, kept
 from fedrepro.fleet import Fleet
 from fedrepro.methods import FedAvg, Round, Upload, build
 from fedrepro.methods.ama import mixing
@@ -120,28 +120,32 @@ def weights(setting: Setting) -> list[tuple[float, float, list[float]]]:
     return [mixing(ama.old(t), s, setting.b) for t, s in enumerate(late, start=1)]
 
 
-def draw(setting: Setting) -> Figure:
+@kept
+def places() -> Figure:
     figure = canvas(6.4)
-    grid = figure.add_gridspec(2, 2, width_ratios=[1.25, 1], left=0.075, right=0.985, top=0.94, bottom=0.1,
-                               hspace=0.42, wspace=0.2)  # fmt: skip
+    over, _, where, apart = figure.subplots(2, 2, gridspec_kw={
+        "width_ratios": [1.25, 1], "left": 0.075, "right": 0.985, "top": 0.94, "bottom": 0.1, "hspace": 0.42,
+        "wspace": 0.2}).flat  # fmt: skip
+    over.set(title="weights of old model (α), on time (β), late (γ)", xlabel="round")
+    where.set(xticks=[], yticks=[])
+    apart.set(title="distance from the best point", xlabel="round")
+    return figure
+
+
+def draw(setting: Setting) -> Figure:
+    figure = places()
+    over, now, where, apart = figure.axes
     rounds, mixed = range(1, setting.rounds + 1), weights(setting)
-    over = figure.add_subplot(grid[0, 0])
     parts = [[a for a, _, _ in mixed], [b for _, b, _ in mixed], [sum(g) for _, _, g in mixed]]
     over.stackplot(rounds, parts, colors=[GREY, BLUE, RED], step="mid", linewidth=0)
     over.axvline(setting.at, color="0.1", linewidth=1.5)
-    over.set(
-        title="weights of old model (α), on time (β), late (γ)",
-        xlabel="round",
-        ylim=(0, 1),
-        xlim=(0.5, setting.rounds + 0.5),
-    )
-    _round(figure.add_subplot(grid[0, 1]), setting, mixed[setting.at - 1])
-    _map(figure.add_subplot(grid[1, 0]), setting)
-    apart = figure.add_subplot(grid[1, 1])
+    over.set(ylim=(0, 1), xlim=(0.5, setting.rounds + 0.5))
+    _round(now, setting, mixed[setting.at - 1])
+    _map(where, setting)
     for name, colour in METHODS.items():
         apart.plot(range(setting.rounds + 1), distances(setting, name), color=colour, label=NOTES[name], linewidth=2)
     apart.axvline(setting.at, color="0.1", linewidth=1.5)
-    apart.set(title="distance from the best point", xlabel="round", ylim=(0, None))
+    apart.set(ylim=(0, None))
     apart.legend(fontsize=10, frameon=False)
     return figure
 
@@ -174,8 +178,7 @@ def _map(place, setting: Setting) -> None:
         place.plot(*way.T, "-", color=colour, linewidth=1.6)
         place.plot(*way[setting.at], "s", color=colour, markersize=6)
     place.plot(*best(), "*", color="0.1", markersize=13)
-    place.grid(False)
-    place.set(title=f"● clients' best  ★ best for all  ■ after round {setting.at}", xticks=[], yticks=[])
+    place.set_title(f"● clients' best  ★ best for all  ■ after round {setting.at}")
     if setting.dropped:
         place.text(STRANGER[0] - 0.25, STRANGER[1], "best for the late ones", ha="right", va="center", fontsize=10)
 

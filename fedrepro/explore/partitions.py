@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fedrepro import data
 from fedrepro.data.partition import partition
-from fedrepro.explore.drawing import BLUE, canvas, heat, ticks
+from fedrepro.explore.drawing import BLUE, canvas, heat, kept, ticks
 
 DATA = ("digits", "synthetic", "mnist", "fashion_mnist", "cifar10")
 SHOWN = 6  # clients whose images are shown,
@@ -54,23 +54,32 @@ def divide(name: str, split: str, clients: int, seed: int = 0) -> Division:
     return Division(name, split, counts, samples.numpy())
 
 
-def draw(division: Division) -> Figure:
-    clients, classes = division.counts.shape
+@kept
+def places() -> Figure:
     figure = canvas(4.7)
     labels, sizes, images = figure.subplots(1, 3, gridspec_kw={"width_ratios": [4, 1.3, 4]})
     figure.subplots_adjust(left=0.07, right=0.99, top=0.9, bottom=0.14, wspace=0.14)
+    labels.set(title="samples of each class", xlabel="class", ylabel="client")
+    sizes.set(title="size", xlabel="samples", yticks=[])
+    images.set(xticks=[])
+    return figure
+
+
+def draw(division: Division) -> Figure:
+    clients, classes = division.counts.shape
+    figure = places()
+    labels, sizes, images = figure.axes
     some = division.counts > division.counts.max() / 10  # fewer look like none
     heat(labels, division.counts, numbers="{:.0f}", where=some, low=0)
-    labels.set(title="samples of each class", xlabel="class", ylabel="client", xticks=ticks(classes, 10),
-               yticks=ticks(clients))  # fmt: skip
+    labels.set(xticks=ticks(classes, 10), yticks=ticks(clients))
     sizes.barh(range(clients), division.sizes, color=BLUE)
-    sizes.set(title="size", xlabel="samples", ylim=(clients - 0.5, -0.5), yticks=[], xticks=[0, division.sizes.max()])
+    sizes.set(ylim=(clients - 0.5, -0.5), xticks=[0, division.sizes.max()])
     shown, _, height, width, _ = division.samples.shape
     framed = np.pad(division.samples, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)), constant_values=255)
     mosaic = framed.transpose(0, 2, 1, 3, 4).reshape(shown * (height + 1), IMAGES * (width + 1), -1)
     images.imshow(mosaic if mosaic.shape[2] == 3 else mosaic[..., 0], cmap="gray", aspect="auto")
     images.grid(False)
-    images.set(title=f"images of the first {shown} clients", xticks=[],
+    images.set(title=f"images of the first {shown} clients",
                yticks=[(i + 0.5) * (height + 1) for i in range(shown)], yticklabels=range(shown))  # fmt: skip
     return figure
 

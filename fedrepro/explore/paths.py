@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedrepro import models
-from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, SKY, canvas, columns
+from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, SKY, canvas, columns, kept
 from fedrepro.local import freeze
 from fedrepro.methods.fedbr import hybrid_paths, paper_compute, paper_traffic
 from fedrepro.models import Net
@@ -109,20 +109,38 @@ class Setting:
         }
 
 
-def draw(setting: Setting) -> Figure:
+COSTS = {"computation": ("computation of a client", "by Eq. (3)"), "traffic": ("traffic up and down", "by Eq. (4)")}
+
+
+@kept
+def places() -> Figure:
     figure = canvas(6.6)
     grid = figure.add_gridspec(2, 3, height_ratios=[2.1, 1], left=0.13, right=0.985, top=0.92, bottom=0.09,
                                hspace=0.45, wspace=0.36)  # fmt: skip
-    _network(figure.add_subplot(grid[0, :]), setting)
-    _schedule(figure.add_subplot(grid[1, 0]), setting)
-    titles = {"computation": "computation of a client", "traffic": "traffic up and down"}
-    for column, (name, costs) in enumerate(setting.costs().items(), start=1):
+    network = figure.add_subplot(grid[0, :])
+    network.grid(False)
+    network.set(xticks=[])
+    for side in network.spines.values():
+        side.set_visible(False)
+    schedule = figure.add_subplot(grid[1, 0])
+    schedule.set(title="download of each round", xlabel="round", ylabel="MiB", xticks=[1, 4, 8, 12])
+    for column, (title, formula) in enumerate(COSTS.values(), start=1):
         place = figure.add_subplot(grid[1, column])
-        equation = {"computation": "Eq. (3)", "traffic": "Eq. (4)"}[name]
-        bars = place.bar([f"by {equation}", "counted"], costs, color=[GREY, BLUE], width=0.6)
-        place.bar_label(bars, fmt="%.2f", label_type="center", color="white", fontweight="bold")
+        place.set(title=title, ylabel="FedAvg = 1", xticks=[0, 1], xticklabels=[formula, "counted"])
+    return figure
+
+
+def draw(setting: Setting) -> Figure:
+    figure = places()
+    network, schedule, *bars = figure.axes
+    _network(network, setting)
+    _schedule(schedule, setting)
+    for place, costs in zip(bars, setting.costs().values(), strict=True):
+        columns(place, [0, 1], costs, width=0.6, color=[GREY, BLUE])
+        for i, cost in enumerate(costs):
+            place.text(i, cost / 2, f"{cost:.2f}", ha="center", va="center", color="white", fontweight="bold")
         place.axhline(1, color="0.3", linestyle="--", linewidth=1)
-        place.set(title=titles[name], ylabel="FedAvg = 1", ylim=(0, max(1.0, *costs) * 1.1))
+        place.set(ylim=(0, max(1.0, *costs) * 1.1))
     return figure
 
 
@@ -143,13 +161,10 @@ def _network(place, setting: Setting) -> None:
                           linewidth=0)  # fmt: skip
     steps = [(m, row) for row in range(1, len(rows)) for m in range(1, count)]
     place.plot(*zip(*steps, strict=True), ">", color="0.3", markersize=5)
-    place.set(xlim=(0, count), ylim=(len(rows) - 0.5, -0.6), yticks=range(len(rows)), xticks=[])
+    place.set(xlim=(0, count), ylim=(len(rows) - 0.5, -0.6), yticks=range(len(rows)))
     place.set_yticklabels([name for name, _ in rows])
     for m, (name, size) in enumerate(zip(names, sizes, strict=True)):
         place.text(m + 0.5, -0.72, f"{name}\n{_amount(size)}", ha="center", va="bottom", fontsize=10)
-    place.grid(False)
-    for side in place.spines.values():
-        side.set_visible(False)
     legend = {"own, of the last visit": SKY, "received": ORANGE, "local, trained": BLUE, "global, frozen": GREEN}
     place.legend([Patch(color=c) for c in legend.values()], legend, ncols=4, loc="upper center",
                  bbox_to_anchor=(0.5, 0.0), frameon=False, fontsize=10.5)  # fmt: skip
@@ -160,7 +175,7 @@ def _schedule(place, setting: Setting) -> None:
     sent = [setting.sent(t) for t in rounds]
     columns(place, rounds, [setting.download(a) / 2**20 for a in sent],
             color=[ORANGE if a == setting.blocks else SKY for a in sent])  # fmt: skip
-    place.set(title="download of each round", xlabel="round", ylabel="MiB", xticks=[1, 4, 8, 12], ylim=(0, None))
+    place.set(ylim=(0, None))
 
 
 def _amount(size: int) -> str:

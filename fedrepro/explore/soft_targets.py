@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedrepro.engine import Federation
 from fedrepro.errors import bad
 from fedrepro.executor import Serial
-from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, canvas, columns, heat
+from fedrepro.explore.drawing import BLUE, GREEN, GREY, ORANGE, canvas, columns, heat, kept
 from fedrepro.local import Local, Worker
 from fedrepro.methods.dfl import DFL, soft_targets
 from fedrepro.run import Run
@@ -99,23 +99,29 @@ def answer(t: int, label: int) -> tuple[np.ndarray, np.ndarray]:
     return image[0, ..., 0].numpy(), F.softmax(out.double(), 1)[0].numpy()
 
 
-def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio: float, rounds: int, r: int) -> Figure:
-    soft, shares = table(t, owner), schedule(strategy, threshold, ratio, rounds)
-    classes = range(len(soft))
-    figure = canvas(6.6)
+@kept
+def places() -> Figure:
+    figure, classes = canvas(6.6), range(federation().worker.data.classes)
     grid = figure.add_gridspec(2, 2, width_ratios=[1.15, 1], left=0.075, right=0.985, top=0.94, bottom=0.1,
                                hspace=0.42, wspace=0.17)  # fmt: skip
-    place = figure.add_subplot(grid[:, 0])
+    figure.add_subplot(grid[:, 0]).set(xlabel="class that the outputs give", ylabel="true label", xticks=classes,
+                                       yticks=classes)  # fmt: skip
+    figure.add_subplot(grid[0, 1]).set(title="ρ: share of the hard label")
+    figure.add_subplot(grid[1, 1]).set(xlabel="class", xticks=classes[::3], yticks=[0, 0.5, 1])
+    return figure
+
+
+def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio: float, rounds: int, r: int) -> Figure:
+    soft, shares = table(t, owner), schedule(strategy, threshold, ratio, rounds)
+    classes, figure = range(len(soft)), places()
+    place, ratios, student = figure.axes
     told = np.arange(len(soft))[:, None] == label
     heat(place, soft, colours="mako_r", numbers="{:.2f}", where=told, low=0, high=1)
     place.axhspan(label - 0.5, label + 0.5, fill=False, edgecolor=ORANGE, linewidth=3, clip_on=False)
-    place.set(title=f"soft targets after round {t}: {owner}", xlabel="class that the outputs give", ylabel="true label",
-              xticks=classes, yticks=classes)  # fmt: skip
-    ratios = figure.add_subplot(grid[0, 1])
+    place.set_title(f"soft targets after round {t}: {owner}")
     ratios.plot(range(1, rounds + 1), shares, color=BLUE, linewidth=2.5)
     ratios.plot(r, shares[r - 1], "o", color=ORANGE, markersize=9)
-    ratios.set(title="ρ: share of the hard label", xlabel=f"round of {rounds}", ylim=(-0.03, 1.03))
-    student = figure.add_subplot(grid[1, 1])
+    ratios.set(xlabel=f"round of {rounds}", ylim=(-0.03, 1.03))
     image, thought = answer(t, label)
     seen = target(soft, label, shares[r - 1])
     for shift, values, colour, name in (
@@ -124,8 +130,7 @@ def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio:
         (0.27, thought, GREEN, "the model's answer"),
     ):
         columns(student, [c + shift for c in classes], values, width=0.27, color=colour, label=name)
-    student.set(title=f"what a student sees of a {label}", xlabel="class", ylim=(0, 1.65), xticks=classes[::3],
-                yticks=[0, 0.5, 1])  # fmt: skip
+    student.set(title=f"what a student sees of a {label}", ylim=(0, 1.65))
     student.legend(fontsize=9.5, loc="upper left", frameon=False)
     digit = np.kron(image, np.ones((8, 8)))  # pixels of the picture itself: axes of their own would take long
     right, top = student.get_position().max * figure.get_size_inches() * figure.dpi - 4

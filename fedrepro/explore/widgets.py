@@ -84,8 +84,9 @@ class Panel:
         except BadInput as error:
             self.problem.value, self.numbers.value, self.image.layout.display = _problem(error), "", "none"
             return
+        picture = png(figure)
         self.problem.value, self.numbers.value, self.image.layout.display = "", numbers, ""
-        self.image.value = png(figure)
+        self.image.value = picture
 
     def _repr_mimebundle_(self, **options) -> dict:
         return {**self.box._repr_mimebundle_(**options), "image/png": base64.b64encode(self.image.value).decode()}
