@@ -65,7 +65,7 @@ index: setup ## write notebooks/index.ipynb anew, with a link to every notebook
 	$(BIN)/python -m fedrepro.explore.index
 
 lint: setup ## check style with ruff
-	$(BIN)/ruff check fedrepro tests
+	$(BIN)/ruff check .
 	$(BIN)/ruff format --check fedrepro tests
 
 report: setup ## build results/index.html: every table, figure and verdict on one page

@@ -1,10 +1,15 @@
+import time
+
 import pytest
 import torch
 
 from fedrepro import Run
+from fedrepro.explore.drawing import canvas, png
 
 torch.set_num_threads(1)
 
+BUDGET = 0.3  # seconds from a moved control to its picture,
+BARE = 7  # or so many bare figures, where the machine is slow or busy (a free one takes 3 to 5)
 SMALL = dict(data="digits", split="dirichlet:0.3", clients=8, per_round=3, model="lenet", rounds=3, epochs=1,
              batch=40, lr=0.1, samples=80)  # fmt: skip
 
@@ -13,3 +18,16 @@ SMALL = dict(data="digits", split="dirichlet:0.3", clients=8, per_round=3, model
 def small():
     """small(method="fedprox", ...) -> a Run that takes a fraction of a second."""
     return lambda **changes: Run(**{**SMALL, **changes})
+
+
+@pytest.fixture
+def redraw_budget() -> float:
+    """Seconds that a control of a lesson may take, measured against a picture with nothing but axes."""
+    taken = []
+    for _ in range(5):
+        start = time.process_time()
+        figure = canvas(4.2)
+        figure.subplots()
+        png(figure)
+        taken.append(time.process_time() - start)
+    return max(BUDGET, BARE * min(taken))

@@ -54,7 +54,6 @@ def kept(layout: Callable[[], Figure]) -> Callable[[], Figure]:
         drawn = list(figure.images)
         for place in figure.axes:
             drawn += [*place.lines, *place.patches, *place.collections, *place.images, *place.texts]
-            drawn += filter(None, [place.get_legend()])
         for artist in drawn:
             artist.remove()
         for place in figure.axes:

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 
 from fedrepro.errors import bad
@@ -70,9 +71,8 @@ def best() -> np.ndarray:
 
 
 def descend(x: torch.Tensor, centre: torch.Tensor, curve: torch.Tensor) -> torch.Tensor:
-    for _ in range(LOCAL_STEPS):
-        x = x - LOCAL_RATE * curve * (x - centre)
-    return x
+    """LOCAL_STEPS times x -= LOCAL_RATE * curve * (x - centre)."""
+    return centre + (1 - LOCAL_RATE * curve) ** LOCAL_STEPS * (x - centre)
 
 
 @lru_cache(maxsize=8)
@@ -166,11 +166,12 @@ def _round(place, setting: Setting, mixed) -> None:
 
 
 def _map(place, setting: Setting) -> None:
-    x, y = np.meshgrid(np.linspace(-3.1, 3.7, 60), np.linspace(-3.0, 2.6, 60))
-    centres, curves = (value.numpy()[:, :, None, None] for value in bowls())
-    loss = (curves[:, 0] * (x - centres[:, 0]) ** 2 + curves[:, 1] * (y - centres[:, 1]) ** 2).mean(0) / 2
-    place.contour(x, y, loss, levels=12, colors="0.8", linewidths=0.8)
-    place.plot(*centres[:, :, 0, 0].T, "o", color=GREEN, markersize=6)
+    centres, curves = (value.numpy() for value in bowls())
+    sizes = np.sqrt(np.arange(1, 12) * 8) / np.sqrt(curves.mean(0))[:, None]  # where the mean loss is 1, 2, ... more
+    place.add_collection(EllipseCollection(
+        *sizes, np.zeros(11), units="xy", offsets=[best()] * 11, offset_transform=place.transData, facecolor="none",
+        edgecolor="0.8", linewidth=0.8))  # fmt: skip
+    place.plot(*centres.T, "o", color=GREEN, markersize=6)
     if setting.dropped:
         place.plot(*STRANGER, "X", color=RED, markersize=10)
     for name, colour in METHODS.items():
@@ -178,6 +179,7 @@ def _map(place, setting: Setting) -> None:
         place.plot(*way.T, "-", color=colour, linewidth=1.6)
         place.plot(*way[setting.at], "s", color=colour, markersize=6)
     place.plot(*best(), "*", color="0.1", markersize=13)
+    place.set(xlim=(-3.1, 3.7), ylim=(-3.0, 2.6))
     place.set_title(f"● clients' best  ★ best for all  ■ after round {setting.at}")
     if setting.dropped:
         place.text(STRANGER[0] - 0.25, STRANGER[1], "best for the late ones", ha="right", va="center", fontsize=10)

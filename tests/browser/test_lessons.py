@@ -3,6 +3,7 @@
 import base64
 import itertools
 import re
+import statistics
 
 import pytest
 
@@ -16,6 +17,11 @@ expect = pytest.importorskip("playwright.sync_api", reason="playwright is not in
 READ = """async image => {
     const bytes = new Uint8Array(await (await fetch(image.src)).arrayBuffer());
     return btoa(Array.from(bytes, b => String.fromCharCode(b)).join(''));
+}"""
+
+CLOCK = """image => {  // the times of the last key and of the picture that it brought
+    window.addEventListener('keydown', () => { window.pressed = performance.now(); window.loaded = 0; }, true);
+    image.addEventListener('load', () => { window.loaded = performance.now(); });
 }"""
 
 
@@ -51,10 +57,14 @@ class Lesson:
         named = self.page.locator(".widget-label", has_text=re.compile(f"^{re.escape(text)}$"))
         return self.page.locator(".jupyter-widgets.widget-inline-hbox", has=named).locator("visible=true")
 
-    def right(self, text: str, times: int = 1) -> None:
-        """The slider's handle with the arrow key."""
-        for _ in range(times):
-            self.control(text).locator(".noUi-handle").press("ArrowRight")
+    def press(self, text: str, key: str) -> None:
+        self.control(text).locator(".noUi-handle").press(key)
+
+    def timed(self, text: str, key: str) -> float:
+        """Seconds from a key on a slider to the new picture, by the browser's clock, after CLOCK was started."""
+        self.press(text, key)
+        self.page.wait_for_function("window.loaded")
+        return self.page.evaluate("(window.loaded - window.pressed) / 1000")
 
     def choose(self, text: str, option: str) -> None:
         self.control(text).locator("select").select_option(option)
@@ -118,15 +128,19 @@ MOVES = [  # lesson, its view, at first, the slider, what it changes
 
 
 @pytest.mark.parametrize(("name", "view", "start", "slider", "change"), MOVES, ids=[move[0] for move in MOVES])
-def test_a_moved_control_changes_the_figure(opened, name, view, start, slider, change):
+def test_a_moved_control_changes_the_figure_in_time(opened, redraw_budget, name, view, start, slider, change):
     lesson = opened(name)
     shows(lesson, view(**start))
     before = lesson.figure()
     lesson.picture()
-    lesson.right(slider)
+    lesson.page.locator("img.explore-figure").evaluate(CLOCK)
+    seconds = [lesson.timed(slider, "ArrowRight")]
     shows(lesson, view(**{**start, **change}))
     assert lesson.figure() != before
     lesson.picture("-moved")
+    seconds += [lesson.timed(slider, key) for key in ("ArrowLeft", "ArrowRight") * 3]
+    print(f"\n{name}: from key to picture", *(f"{s:.3f}" for s in seconds), "s")
+    assert statistics.median(seconds) < redraw_budget
 
 
 def test_every_lesson_is_tried():
@@ -151,7 +165,7 @@ def test_live_runs_pauses_stops_and_starts_again(opened):
     lesson = opened("live")
     expect(lesson.numbers).to_have_text("ready: press Run")
     empty = lesson.figure()
-    lesson.control("rounds").locator(".noUi-handle").press("End")
+    lesson.press("rounds", "End")
     expect(lesson.control("rounds").locator(".widget-readout")).to_have_text("100")  # more than this test takes
     lesson.button("Run").click()
     expect(lesson.numbers).to_have_text(re.compile("training: A round"))
@@ -178,7 +192,7 @@ def test_live_runs_pauses_stops_and_starts_again(opened):
     assert lesson.figure() == empty
     assert lesson.table.inner_text() == ""
     lesson.choose("method B", "fedprox")
-    lesson.control("rounds").locator(".noUi-handle").press("End")
+    lesson.press("rounds", "End")
     lesson.button("Run").click()
     expect(lesson.numbers).to_have_text(re.compile(r"training: A round \d+ of 100"))
     lesson.button("Stop").click()
