@@ -57,6 +57,7 @@ def kept(layout: Callable[[], Figure]) -> Callable[[], Figure]:
         for artist in drawn:
             artist.remove()
         for place in figure.axes:
+            place.containers.clear()  # of bars: remove() leaves them
             place.relim()
             place.autoscale()
         return figure
@@ -98,12 +99,12 @@ def heat(place, values, *, colours: str = "rocket_r", numbers: str | None = None
             place.text(j, i, numbers.format(values[i, j]), ha="center", va="center", fontsize=9, color=colour)
 
 
-def columns(place, x, heights, *, width: float = 0.8, bottom=0.0, **style) -> None:
-    """Vertical bars as one artist: many rectangles take long."""
+def columns(place, x, heights, *, width: float = 0.8, bottom=0.0, flat: bool = False, **style) -> None:
+    """Bars, upright or `flat`, as one artist: many rectangles take long."""
     x, bottom = np.asarray(x, dtype=float), np.broadcast_to(bottom, len(x))
     left, right, top = x - width / 2, x + width / 2, bottom + np.asarray(heights)
     corners = np.stack([np.stack(c, 1) for c in ((left, bottom), (left, top), (right, top), (right, bottom))], 1)
-    place.add_collection(PolyCollection(corners, linewidth=0, **style))
+    place.add_collection(PolyCollection(corners[..., ::-1] if flat else corners, linewidth=0, **style))
     place.autoscale_view()
 
 

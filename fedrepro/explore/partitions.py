@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fedrepro import data
 from fedrepro.data.partition import partition
-from fedrepro.explore.drawing import BLUE, canvas, heat, kept, ticks
+from fedrepro.explore.drawing import BLUE, canvas, columns, heat, kept, ticks
 
 DATA = ("digits", "synthetic", "mnist", "fashion_mnist", "cifar10")
 SHOWN = 6  # clients whose images are shown,
@@ -72,8 +72,8 @@ def draw(division: Division) -> Figure:
     some = division.counts > division.counts.max() / 10  # fewer look like none
     heat(labels, division.counts, numbers="{:.0f}", where=some, low=0)
     labels.set(xticks=ticks(classes, 10), yticks=ticks(clients))
-    sizes.barh(range(clients), division.sizes, color=BLUE)
-    sizes.set(ylim=(clients - 0.5, -0.5), xticks=[0, division.sizes.max()])
+    columns(sizes, range(clients), division.sizes, flat=True, color=BLUE)
+    sizes.set(xlim=(0, None), ylim=(clients - 0.5, -0.5), xticks=[0, division.sizes.max()])
     shown, _, height, width, _ = division.samples.shape
     framed = np.pad(division.samples, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)), constant_values=255)
     mosaic = framed.transpose(0, 2, 1, 3, 4).reshape(shown * (height + 1), IMAGES * (width + 1), -1)
