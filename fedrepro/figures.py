@@ -108,8 +108,8 @@ def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col:
         place.set(xlabel=study.table.axis[x].get("label", x), ylabel=_with_unit(study, name),
                   title=_titled(study, col, label) if col else "")  # fmt: skip
         low, high = place.get_ylim()
-        if low < 0 <= values["value"].min():  # the interval of what cannot be negative may be
-            place.set_ylim(max(low, -0.03 * high))
+        if low < 0 <= (least := values["value"].min()):  # the interval of what cannot be negative may be
+            place.set_ylim(0 if least else max(low, -0.03 * high))
     if hue:
         _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
     else:

@@ -167,10 +167,11 @@ def _round(place, setting: Setting, mixed) -> None:
 
 def _map(place, setting: Setting) -> None:
     centres, curves = (value.numpy() for value in bowls())
-    sizes = np.sqrt(np.arange(1, 12) * 8) / np.sqrt(curves.mean(0))[:, None]  # where the mean loss is 1, 2, ... more
+    more = np.arange(1, 12)  # than the least mean loss: an ellipse each, 2 sqrt(2 more / curve) wide
+    wide, high = np.sqrt(8 * more / curves.mean(0)[:, None])
     place.add_collection(EllipseCollection(
-        *sizes, np.zeros(11), units="xy", offsets=[best()] * 11, offset_transform=place.transData, facecolor="none",
-        edgecolor="0.8", linewidth=0.8))  # fmt: skip
+        wide, high, 0 * more, units="xy", offsets=[best() for _ in more], facecolor="none",
+        offset_transform=place.transData, edgecolor="0.8", linewidth=0.8))  # fmt: skip
     place.plot(*centres.T, "o", color=GREEN, markersize=6)
     if setting.dropped:
         place.plot(*STRANGER, "X", color=RED, markersize=10)
