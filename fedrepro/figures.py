@@ -27,9 +27,11 @@ def style() -> None:
 
 
 def interval(values) -> tuple[float, float]:
-    """The 95% interval of the mean that the tables show, for seaborn's error bars."""
+    """The 95% interval of the mean that the tables show, for seaborn's error bars; of what is never negative it is
+    drawn from zero on."""
     mean, half = mean_interval(values)
-    return mean - (half or 0), mean + (half or 0)
+    low, high = mean - (half or 0), mean + (half or 0)
+    return (max(low, 0.0) if min(values) >= 0 else low), high
 
 
 def _data(name: str) -> str:
@@ -107,9 +109,6 @@ def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col:
         draw(values[values[col] == label] if col else values, place)
         place.set(xlabel=study.table.axis[x].get("label", x), ylabel=_with_unit(study, name),
                   title=_titled(study, col, label) if col else "")  # fmt: skip
-        low, high = place.get_ylim()
-        if low < 0 <= (least := values["value"].min()):  # the interval of what cannot be negative may be
-            place.set_ylim(0 if least else max(low, -0.03 * high))
     if hue:
         _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
     else:

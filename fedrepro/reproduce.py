@@ -1,6 +1,7 @@
 """The driver of `make reproduce-<paper>`: executes a paper's notebooks and says how it went."""
 
 import contextlib
+import re
 import sys
 import threading
 import time
@@ -10,6 +11,9 @@ from fedrepro import record, spec
 from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
 from fedrepro.report import Study, results_folder
+
+STYLED = re.compile(r"\bT_[0-9a-f]{5}(?=[_\W])")  # pandas' random name of a table
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
@@ -80,14 +84,40 @@ def web_page(executed: Path) -> Path | None:
 
 
 def _tidy(executed) -> None:
-    """No paths of this machine, and of a progress bar only what stood there last."""
-    for key in ("input_path", "output_path"):
-        executed.metadata.papermill.pop(key, None)
+    """No paths of this machine, no clocks and no random names, so that the same results are the same file; of a
+    progress bar only what stood there last."""
+    known = executed.metadata.papermill
+    executed.metadata.papermill = {key: known[key] for key in ("parameters", "version")}
+    names = {}
+
+    def named(found: re.Match) -> str:
+        return names.setdefault(found[0], f"T_{len(names)}")
+
     for cell in executed.cells:
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.id = "injected-parameters"
+        for key in ("execution", "papermill"):
+            cell.metadata.pop(key, None)
+        if cell.cell_type == "code":
+            cell.outputs = _joined(cell.outputs)
         for output in cell.get("outputs", []):
             if output.output_type == "stream":
                 lines = [line.rsplit("\r", 1)[-1] for line in output.text.split("\n")]
                 output.text = "\n".join(lines)
+            elif page := output.get("data", {}).get("text/html"):
+                plain = ADDRESS.sub("", output.data["text/plain"])
+                output.data |= {"text/html": STYLED.sub(named, page), "text/plain": plain}
+
+
+def _joined(outputs: list) -> list:
+    """What was printed piece by piece, as a progress bar is, in one piece."""
+    joined = []
+    for output in outputs:
+        if output.output_type == "stream" and joined and joined[-1].get("name") == output.name:
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def _rounds_done(folder: Path) -> int:

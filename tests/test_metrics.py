@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedrepro import metrics
+from fedrepro import figures, metrics
 from fedrepro.errors import BadInput
 
 
@@ -65,3 +65,10 @@ def test_no_values():
     for function in (metrics.stability, metrics.mean_interval):
         with pytest.raises(BadInput, match="at least one value"):
             function([])
+
+
+def test_whiskers_of_what_is_never_negative_start_at_zero():
+    """Three seeds: mean 1, half = t(0.975, 2) s / sqrt(3) = 4.303 (1.732 / 1.732)."""
+    assert figures.interval([0.0, 0.0, 3.0]) == (0.0, pytest.approx(5.303, abs=1e-3))
+    assert figures.interval([-1.0, -1.0, 2.0]) == (pytest.approx(-4.303, abs=1e-3), pytest.approx(4.303, abs=1e-3))
+    assert figures.interval([4.0]) == (4.0, 4.0)

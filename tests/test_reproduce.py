@@ -97,3 +97,15 @@ def test_fresh_computes_again(paper):
     again = Study(f"fedbr/{TABLE}", "smoke", fresh=True).run()
     assert [p.stat().st_mtime_ns for p in sorted((paper / "runs").glob("*/result.json"))] != first
     pd.testing.assert_frame_equal(before, again.values)
+
+
+def test_the_same_results_are_the_same_notebook(paper):
+    """No clock, address or random name is left in an executed notebook."""
+    made = paper / f"results/smoke/fedbr/{TABLE}.ipynb"
+    seen = []
+    for _ in range(3):
+        assert main(["reproduce", "fedbr", "--scale", "smoke"]) == 0
+        seen.append(made.read_text())
+    assert seen[1] == seen[2]
+    assert str(paper) not in seen[0]
+    assert seen[0].count("run/s]") + seen[0].count("s/run]") <= 1  # of the bar of the first, which trained
