@@ -332,10 +332,14 @@ def _check_claims(table: Table, names: set[str]) -> None:
         if "direction" in claim and claim["direction"] not in DIRECTIONS:
             raise table.fail(f"{where}direction", f"{claim['direction']!r} is none of {', '.join(DIRECTIONS)}")
         every = {"id", "kind", "measure", "where", "note", "among", "margin", "any_scale", *CLAIM_KINDS[kind]}
+        every |= {"each"} if kind == "compare" else set()
         needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
         _keys(table, where, claim, every, needed)
         if "measure" in claim and claim["measure"] not in names:
             raise table.fail(f"{where}measure", f"{claim['measure']!r} is none of {', '.join(names)}")
+        for axis in claim.get("each", []):
+            if axis not in table.axis:
+                raise table.fail(f"{where}each", f"{axis!r} is none of {', '.join(table.axis)}")
         places = [claim.get(key, {}) for key in ("where", "of", "over")]
         for pair in claim.get("pairs", []):
             _keys(table, f"{where}pairs.", pair, {"better", "worse", "what"}, ("better", "worse"))

@@ -111,14 +111,25 @@ def _cell(values: pd.DataFrame, labels: dict) -> pd.Series:
 
 
 def _compare(claim, values, axes, sign, _):
-    """`margin`: the worse one may be better by so much, which is how "gains little" is said."""
+    """Every pair at every place on the axes named by `each`; over the other axes cells are averaged.
+
+    `margin`: the worse one may be better by so much, which is how "gains little" is said."""
     effects, margin = [], claim.get("margin", 0.0)
-    for pair in claim["pairs"]:
-        a, b = _cell(values, pair["better"]), _cell(values, pair["worse"])
-        if len(a) and len(b):
-            what = pair.get("what") or _minus(_name(pair["better"]), _name(pair["worse"]), sign)
-            effects.append((what + (f" + {margin:g}" if margin else ""), list(sign * (a - b) + margin)))
+    for place, group in _places(values, claim.get("each", [])):
+        for pair in claim["pairs"]:
+            a, b = _cell(group, pair["better"]), _cell(group, pair["worse"])
+            if len(a) and len(b):
+                what = pair.get("what") or _minus(_name(pair["better"]), _name(pair["worse"]), sign)
+                what = f"{place} {what}".strip() + (f" + {margin:g}" if margin else "")
+                effects.append((what, list(sign * (a - b) + margin)))
     return effects
+
+
+def _places(values: pd.DataFrame, each: list[str]) -> list[tuple[str, pd.DataFrame]]:
+    """The values at every combination of labels on these axes; all of them together without axes."""
+    if not each:
+        return [("", values)]
+    return [(_name(dict(zip(each, key, strict=True))), group) for key, group in values.groupby(each, sort=False)]
 
 
 def _minus(better: str, worse: str, sign: float) -> str:

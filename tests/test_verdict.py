@@ -167,3 +167,17 @@ def test_absolute_numbers_only_at_paper_scale():
 @pytest.mark.parametrize("claim", [{**BEST, "winner": "C"}, {"id": "x", "kind": "untestable", "why": "because"}])
 def test_what_cannot_be_tested(claim):
     assert verdict(claim, CLEAR) == NOT_TESTABLE
+
+
+def test_each_place_is_a_comparison_of_its_own():
+    table = values([[0.5, 0.51], [0.5, 0.51], [0.3, 0.31]], [[0.4, 0.41], [0.4, 0.41], [0.4, 0.41]])
+    claim = {
+        "id": "x",
+        "kind": "compare",
+        "measure": "m",
+        "pairs": [{"better": {"method": "A"}, "worse": {"method": "B"}}],
+    }
+    assert verdict(claim, table) == "reproduced"  # the mean over the levels: 0.433 against 0.4
+    found = judge({**claim, "each": ["level"]}, table, "reduced", AXES, "higher", ())
+    assert found["verdict"] == "contradicted"
+    assert "level=9 A − B: -0.1" in found["evidence"]
