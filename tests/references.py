@@ -6,7 +6,8 @@ limited or late. Objectives are written as printed and left to autograd, models 
 dictionaries of tensors (parameters and BatchNorm statistics alike), and sums are loops.
 
 A reference is a generator: after each round it yields what the library must hold then,
-{"w": global model, "own": {client: personal model}, "client": {client: state}, any key of the server's state}.
+{"w": global model, "tested": the model whose accuracy counts, "own": {client: personal model},
+"client": {client: state}, any key of the server's state}.
 """
 
 import copy
@@ -205,6 +206,7 @@ def branched(world, w, t, cid):
     """FedMLB, Algorithm 1, Eqs. (3)-(8); both arguments of the KL term have gradients (ML-09)."""
     hp, frozen, M = world.hp, world.model(w), len(world.blocks)
     paths = range(1, M) if hp.paths == "all" else [int(m) for m in hp.paths.split(",")]
+    divisor = M - 1 if hp.divisor == "M-1" else len(paths)  # M-1 as printed, also if few paths are chosen (ML-10)
 
     def objective(model, x, y):
         local = chain(model, x, 1, M)
@@ -221,8 +223,8 @@ def branched(world, w, t, cid):
             hybrids = [chain(model, received[m - 1].detach(), m + 1, M)[-1] for m in paths]
             for norm, statistics in zip(norms, kept, strict=True):
                 norm.running_mean, norm.running_var = statistics
-        ce = sum(cross_entropy(h, y) for h in hybrids) / (M - 1)  # (6)
-        divergence = sum(kl(h / hp.temperature, z / hp.temperature) for h in hybrids) / (M - 1)  # (7)
+        ce = sum(cross_entropy(h, y) for h in hybrids) / divisor  # (6)
+        divergence = sum(kl(h / hp.temperature, z / hp.temperature) for h in hybrids) / divisor  # (7)
         return cross_entropy(z, y) + hp.lambda1 * ce + hp.lambda2 * divergence  # (5), (8)
 
     return objective
@@ -326,14 +328,15 @@ def feddyn(world, make=plain):
 
     for t in world.rounds():
         sent = {cid: train(world, w, t, cid, dynamic) for cid in world.participants(t)}
-        new = world.mean(sent)
+        new, reported = world.mean(sent), world.mean(sent)
         for name in world.names:
             for cid, theta in sent.items():
                 g[cid][name] = g[cid][name] - alpha * (theta[name] - w[name])
             h[name] = h[name] - alpha / N * sum(theta[name] - w[name] for theta in sent.values())
-            new[name] = sum(theta[name] for theta in sent.values()) / len(sent) - h[name] / alpha
+            reported[name] = sum(theta[name] for theta in sent.values()) / len(sent)
+            new[name] = reported[name] - h[name] / alpha
         w = new
-        yield {"w": w, "feddyn/h": dict(h)}
+        yield {"w": w, "feddyn/h": dict(h), "tested": reported if world.hp.report == "mean" else w}
 
 
 def fedavgm(world, make=plain):

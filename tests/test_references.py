@@ -11,7 +11,7 @@ from fedrepro import Run, data
 from fedrepro.engine import Federation
 from fedrepro.executor import Serial
 from fedrepro.local import Worker
-from fedrepro.methods import registry
+from fedrepro.methods import Round, registry
 from fedrepro.store import Clients
 
 TOLERANCE = 1e-10
@@ -26,7 +26,7 @@ COMMON = {
     "batch": 8,
     "lr": 0.1,
 }
-OPTIONS = {"momentum": 0.5, "weight_decay": 0.01, "clip": 2.0, "lr_decay": 0.8, "lr": 0.05}
+OPTIONS = {"momentum": 0.6, "weight_decay": 0.01, "clip": 2.0, "lr_decay": 0.8, "lr": 0.05}
 SETTINGS = {
     "size": {"model": "lenet", "weights": "size"},  # plain SGD
     "equal": {"model": "small:norm=batch,width=8", "weights": "equal", **OPTIONS},  # BatchNorm
@@ -47,7 +47,8 @@ CASES = [  # method, hyperparameters, further fields of the run, reference
     ("moon", {"mu": 2.0, "temperature": 0.5}, {}, ref.moon),
     ("scaffold", {"eta_g": 0.7}, {}, ref.scaffold),
     ("feddyn", {"alpha": 0.3}, {}, ref.feddyn),
-    ("fedavgm", {"beta": 0.5, "eta_g": 0.8}, {}, ref.fedavgm),
+    ("feddyn", {"alpha": 0.3, "report": "cloud"}, {}, ref.feddyn),
+    ("fedavgm", {"beta": 0.6, "eta_g": 0.8}, {}, ref.fedavgm),
     ("fedadam", {"eta_g": 0.02, "beta1": 0.8, "beta2": 0.9, "tau": 0.01}, {}, ref.fedadam),
     ("fedkd", {"lam": 0.6, "temperature": 2.0}, {}, partial(ref.fedavg, make=ref.distilled)),
     ("fitnet", {"lam": 0.6}, {}, partial(ref.fedavg, make=ref.hinted)),
@@ -56,10 +57,11 @@ CASES = [  # method, hyperparameters, further fields of the run, reference
     ("fedgkd", {"gamma": 0.8, "buffer": 1}, {}, ref.fedgkd),
     ("fedmlb", MLB, {}, partial(ref.fedavg, make=ref.branched)),
     ("fedmlb", MLB | {"paths": "1,3"}, {}, partial(ref.fedavg, make=ref.branched)),
+    ("fedmlb", MLB | {"paths": "1,3", "divisor": "chosen"}, {}, partial(ref.fedavg, make=ref.branched)),
     ("fedmlb", MLB | {"direction": "g2l"}, {}, partial(ref.fedavg, make=ref.branched)),
     ("fedmlb+feddyn", MLB | {"alpha": 0.3}, {}, partial(ref.feddyn, make=ref.branched)),
     ("fedmlb+fedadam", MLB | {"eta_g": 0.02}, {}, partial(ref.fedadam, make=ref.branched)),
-    ("fedmlb+fedavgm", MLB | {"beta": 0.5}, {}, partial(ref.fedavgm, make=ref.branched)),
+    ("fedmlb+fedavgm", MLB | {"beta": 0.6}, {}, partial(ref.fedavgm, make=ref.branched)),
     ("fedbr", BR | {"ema": 0.4}, LINKS, ref.fedbr),
     ("fedbr", BR | {"tau": 9}, LINKS | {"clients": 3, "rounds": 8}, ref.fedbr),
     ("fedbr_ran", BR | {"tau": 2}, LINKS, partial(ref.fedbr, greedy=False)),
@@ -115,7 +117,10 @@ def held(federation) -> dict:
     kept = {cid: federation.clients.get(cid) or {} for cid in clients}
     personal = {cid: federation.method.personal(server, kept[cid], cid) for cid in clients}
     own = {cid: {**w, **b} for cid, (w, b) in personal.items()}
-    return {**server, "w": {**server["w"], **server["b"]}, "own": own, "client": kept}
+    r = Round(federation.t, federation.run, federation.fleet.participants(federation.t))
+    tested = [{**w, **b} for w, b in federation.method.tested(server, kept.get, r)][:1]
+    whole = {"w": {**server["w"], **server["b"]}, "tested": tested and tested[0]}
+    return {**server, **whole, "own": own, "client": kept}
 
 
 def rounds(run):
