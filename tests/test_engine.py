@@ -47,8 +47,13 @@ def test_every_source_of_randomness_repeats(small):
 
 def test_dropout_repeats(small):
     """A visit's draws have an address, whatever the process drew before it."""
-    setting = {"data": "synthetic:classes=4,channels=3,size=8,train=200,test=20", "split": "iid",
-               "samples": 10, "epochs": 1, "batch": 10}  # fmt: skip
+    setting = {
+        "data": "synthetic:classes=4,channels=3,size=8,train=200,test=20",
+        "split": "iid",
+        "samples": 10,
+        "epochs": 1,
+        "batch": 10,
+    }
 
     def visit(dropout):
         worker = Worker(small(model=f"mobilenet_v2:dropout={dropout}", **setting))

@@ -2,7 +2,7 @@ import copy
 import pickle
 import subprocess
 import sys
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 import torch
@@ -101,7 +101,7 @@ def test_resnet18_is_torchvisions():
 def test_dfl_vgg16_has_batchnorm(classes, plain, printed):
     """Errata DF-13, layer by layer: at 100 outputs the printed size is that of the network with BatchNorm."""
     widths = [3, 64, 64, 128, 128, 256, 256, 256, *[512] * 6]
-    convs = sum(9 * a * b + b for a, b in zip(widths, widths[1:], strict=False))
+    convs = sum(9 * a * b + b for a, b in pairwise(widths))
     linears = sum(a * b + b for a, b in ((512, 4096), (4096, 4096), (4096, classes)))
     weights, norm = convs + linears, 2 * sum(widths[1:])  # norm: scale and shift, and as much again mean and variance
     assert [f"{4 * n / 1e6:.1f}" for n in (weights, weights + 2 * norm)] == [plain, printed]
@@ -139,7 +139,13 @@ def test_dropout_is_torchvisions():
 
 
 SHAPES = [(3, 32), (1, 28), (3, 64)]
-VARIANTS = ["mobilenet_v2:dropout=0.2", "resnet18:norm=group,stem=cifar", "resnet18:proj=256", "lenet:proj=16", "small:norm=batch"]
+VARIANTS = [
+    "resnet18:norm=group,stem=cifar",
+    "resnet18:proj=256",
+    "lenet:proj=16",
+    "small:norm=batch",
+    "mobilenet_v2:dropout=0.2",
+]
 
 
 @pytest.mark.parametrize("name", models.names() + VARIANTS)
