@@ -1,6 +1,7 @@
 """The figures of a study, with seaborn: lines over rounds, bars and lines over an axis, heat maps."""
 
 import itertools
+import textwrap
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -138,7 +139,8 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
                     legend=bool(hue), ax=place, errorbar=interval if len(study.seeds) > 1 else None,
                     capsize=0.15)  # fmt: skip
         if sum(map(len, study.axes[x])) > 25:
-            plt.setp(place.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
+            names = [textwrap.fill(label, 22) for label in study.axes[x]]
+            place.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
 
     return _by_measure(study, x, measures, hue, col, draw)
 
