@@ -172,15 +172,20 @@ class Study:
     def verdicts(self) -> pd.DataFrame:
         reported, rows = self.table.reported_rows(), []
         for claim in self.table.claims():
-            name = claim.get("measure")
-            values = self.values[self.values["measure"] == name] if name else self.values
-            better = self.measures[name].get("better", "higher") if name else "higher"
-            found = verdict.judge(claim, values, self.scale, self.axes, better, reported)
+            found = self._judge(claim, reported)
             rows.append({"claim": claim["id"], "the paper says": claim["claim"], "said in": claim["said in"],
                          **found, "judged how": claim.get("note", ""), "scale": self.scale,
                          "seeds": len(self.seeds)})  # fmt: skip
         columns = ["claim", "the paper says", "said in", "verdict", "evidence", "judged how", "scale", "seeds"]
         return pd.DataFrame(rows, columns=columns)
+
+    def _judge(self, claim: dict, reported: list[dict]) -> dict:
+        names = spec.measures_of(claim)
+        found = {}
+        for name in names or [""]:
+            values, better = self.values[self.values["measure"] == name], self.measures.get(name, {}).get("better", "")
+            found[name] = verdict.judge({**claim, "measure": name}, values, self.scale, self.axes, better, reported)
+        return verdict.together(found) if len(names) > 1 else found[name]
 
     def show_verdicts(self):
         table = self.verdicts()
