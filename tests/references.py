@@ -597,13 +597,17 @@ def fedgen(world):
 # Li, Mahmoodi and Lam: limited devices and late updates.
 
 
+def classifier(world):
+    """The fully connected layers."""
+    return [name for names in world.layers for name in names if world.start[names[0]].dim() == 2]
+
+
 def extractor_shared(world, w, t, cid):
-    """FES, Eqs. (2), (3): a limited device trains the fully connected layers and uploads [w^f, w^c_i]."""
+    """FES, Eqs. (2), (3): a limited device trains the classifier and uploads [w^f, w^c_i]."""
     if not world.fleet.limited(cid):
         return train(world, w, t, cid)
-    classifier = [name for names in world.layers for name in names if w[names[0]].dim() == 2]
-    new = train(world, w, t, cid, names=classifier)
-    return {name: new[name] if name in classifier else w[name] for name in w}
+    new = train(world, w, t, cid, names=classifier(world))
+    return {name: new[name] if name in classifier(world) else w[name] for name in w}
 
 
 def fes(world):
@@ -613,25 +617,35 @@ def fes(world):
         yield {"w": w}
 
 
-def ama(world, visit=train):
-    """Algorithm 1 with Eqs. (6)-(11); Eq. (5) is the case without late updates."""
-    w, hp, on_the_way = world.start, world.hp, []
+def mixed(world, w, t, now, late):
+    """Eq. (6) with (7)-(11); Eq. (5) is the case without late updates (client, round, weights)."""
+    hp, old = world.hp, world.hp.alpha0 + world.hp.eta * t  # (8)
+    sigma = [1 / (1 + math.exp(-(t - n))) for _, n, _ in late]
+    gamma_, alpha_ = [hp.b * (1 - s) for s in sigma], 1 - 1 / (1 + math.exp(-1))  # (9)
+    alpha = alpha_ / (alpha_ + sum(gamma_)) * old  # (10)
+    gamma = [g / (alpha_ + sum(gamma_)) * old for g in gamma_]  # (11)
+    fresh = world.mean(now) if now else w  # nobody on time: the old model keeps beta (AM-07)
+    return mix([alpha, 1 - old, *gamma], [w, fresh, *(theta for _, _, theta in late)])
+
+
+def ama(world, visit=train, capable=False):
+    """Algorithm 1; `capable` averages the extractor over the devices that are not limited, which is not the paper's."""
+    w, on_the_way = world.start, []
     for t in world.rounds():
         now = {}
         for cid in world.participants(t):
             theta, delay = visit(world, w, t, cid), world.fleet.delay(t, cid)
             if delay:
-                on_the_way.append((t + delay, t, theta))
+                on_the_way.append((t + delay, (cid, t, theta)))
             else:
                 now[cid] = theta
-        late = [(n, theta) for due, n, theta in on_the_way if due == t]
-        sigma = [1 / (1 + math.exp(-(t - n))) for n, _ in late]
-        gamma_, alpha_ = [hp.b * (1 - s) for s in sigma], 1 - 1 / (1 + math.exp(-1))  # (9)
-        old = hp.alpha0 + hp.eta * t  # (8)
-        alpha = alpha_ / (alpha_ + sum(gamma_)) * old  # (10)
-        gamma = [g / (alpha_ + sum(gamma_)) * old for g in gamma_]  # (11)
-        fresh = world.mean(now) if now else w  # nobody on time: the old model keeps beta (AM-07)
-        w = mix([alpha, 1 - old, *gamma], [w, fresh, *(theta for _, theta in late)])  # (6)
+        late = [update for due, update in on_the_way if due == t]
+        new = mixed(world, w, t, now, late)
+        if capable:
+            able = {cid: theta for cid, theta in now.items() if not world.fleet.limited(cid)}
+            extractor = mixed(world, w, t, able, [update for update in late if not world.fleet.limited(update[0])])
+            new = {name: new[name] if name in classifier(world) else extractor[name] for name in new}
+        w = new
         yield {"w": w}
 
 

@@ -16,14 +16,14 @@ from fedrepro.store import Clients
 
 TOLERANCE = 1e-10
 COMMON = {
-    "data": "synthetic:classes=4,size=16,train=116,test=40",
+    "data": "synthetic:classes=4,size=24,train=116,test=40",
     "split": "dirichlet_unequal:0.5",
     "seed": 2,
     "clients": 5,
     "per_round": 3,
     "rounds": 3,
     "epochs": 1,
-    "batch": 8,
+    "batch": 12,
     "lr": 0.1,
 }
 OPTIONS = {"momentum": 0.6, "weight_decay": 0.01, "clip": 2.0, "lr_decay": 0.8, "lr": 0.05}
@@ -33,6 +33,7 @@ SETTINGS = {
 }
 LATE = {"limited": 0.2, "delay": 0.6, "max_delay": 2, "rounds": 5}
 LINKS = {"bandwidth": (1.0, 9.0), "compute": (0.1, 0.5), "rounds": 6}
+MIX = {"alpha0": 0.2, "eta": 0.05}
 MLB = {"lambda1": 0.7, "lambda2": 1.3, "temperature": 2.0}
 BR = {"lambda1": 0.7, "lambda2": 1.3, "delta": 2.0}
 GEN = {"hidden": 9, "noise": 3, "generated": 6, "generator_steps": 4, "generator_lr": 0.01, "decay": 0.9}
@@ -71,9 +72,11 @@ CASES = [  # method, hyperparameters, further fields of the run, reference
     ("dfl", {"strategy": "dynamic"}, {}, ref.dfl),
     ("dfl", {"strategy": "fixed", "ratio": 0.3}, {}, ref.dfl),
     ("fedgen", GEN | {"alpha": 2.0, "beta": 3.0}, {}, ref.fedgen),
-    ("ama", {"alpha0": 0.2, "eta": 0.05, "b": 0.8}, LATE, ref.ama),
+    ("ama", MIX | {"b": 0.8}, LATE, ref.ama),
     ("fes", {}, {"limited": 0.4}, ref.fes),
-    ("ama+fes", {"alpha0": 0.2, "eta": 0.05}, LATE, partial(ref.ama, visit=ref.extractor_shared)),
+    ("ama+fes", MIX, LATE, partial(ref.ama, visit=ref.extractor_shared)),
+    ("ama_capable", MIX, LATE, partial(ref.ama, visit=ref.extractor_shared, capable=True)),
+    ("ama_capable", MIX, LATE | {"limited": 0.6}, partial(ref.ama, visit=ref.extractor_shared, capable=True)),
     ("naive", {}, LATE, ref.naive),
     ("localtraining", {}, {}, ref.local_training),
     ("fedamp", {"sigma": 3.0, "own": 0.2, "alpha": 2.0, "lam": 0.8}, {}, ref.fedamp),
@@ -148,7 +151,7 @@ def test_the_runs_reach_what_they_are_for():
     make = partial(Run, **COMMON | SETTINGS["equal"])
     world, sizes = ref.World(make()), [len(rows) for rows in ref.World(make()).rows]
     drawn = [world.participants(t) for t in world.rounds()]
-    assert max(sizes) > 2 * min(sizes) and any(n % 8 == 1 for n in sizes)
+    assert max(sizes) > 2 * min(sizes) and any(n % world.run.batch == 1 for n in sizes)
     assert any(len(world.y[torch.cat([world.rows[cid] for cid in S])].unique()) < world.classes for S in drawn)
     assert set(drawn[0]) & set(drawn[1]) & set(drawn[2])
 
