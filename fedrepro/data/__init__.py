@@ -1,8 +1,9 @@
 """Images and labels as tensors: `load("cifar10")`, `load("synthetic:classes=5,size=12")`.
 
-A data set is decoded once into the cache (FEDREPRO_CACHE, else ~/.cache/fedrepro) and memory-mapped from ther
+A data set is decoded once into the cache (FEDREPRO_CACHE, else ~/.cache/fedrepro) and memory-mapped from there.
 """
 
+import math
 import os
 import sys
 from contextlib import suppress
@@ -173,15 +174,16 @@ def mnist_writers(arrays: cache.Arrays) -> cache.Arrays:
 
 
 def statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel in 0..1, exact: from counts of the 256 values."""
-    values = np.arange(256) / 255
+    """Mean and standard deviation of each channel in 0..1, from whole numbers: the counts of the 256 values."""
     mean, std = [], []
     for channel in range(images.shape[3]):
         parts = range(0, len(images), 4096)
-        counts = sum(np.bincount(images[i : i + 4096, ..., channel].ravel(), minlength=256) for i in parts)
-        share = counts / counts.sum()
-        mean.append(float(share @ values))
-        std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)))
+        counts = sum(np.bincount(images[i : i + 4096, ..., channel].ravel(), minlength=256) for i in parts).tolist()
+        total = sum(counts)
+        first = sum(value * count for value, count in enumerate(counts))
+        second = sum(value**2 * count for value, count in enumerate(counts))
+        mean.append(first / (255 * total))
+        std.append(math.sqrt(total * second - first**2) / (255 * total))
     return mean, std
 
 
