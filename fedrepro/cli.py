@@ -53,12 +53,14 @@ def parser() -> argparse.ArgumentParser:
 
     data = commands.add_parser(
         "data", help="show which data sets are here, or fetch one",
-        description="Show which data sets are here, or fetch some into the cache (FEDREPRO_CACHE).",
+        description="Show which data sets are here, check them (exit code 1 if one was changed), or fetch some into "
+        "the cache (FEDREPRO_CACHE).",
         epilog="A folder of your own files goes into FEDREPRO_DATA. example: fedrepro data fetch mnist cifar10",
     )  # fmt: skip
     data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status",
                       help="status (the default) or fetch")  # fmt: skip
     data.add_argument("name", nargs="*", help="data sets to fetch")
+    data.add_argument("--check", action="store_true", help="compare all of the cache with its checksums")
     data.add_argument("--json", action="store_true", help="for machines")
 
     again = commands.add_parser(
@@ -294,6 +296,8 @@ def data(args: argparse.Namespace) -> int:
     from fedrepro import data as sets
 
     if args.action == "fetch":
+        if args.check:
+            raise BadInput("data fetch: checks what it fetches; --check is for status")
         if not args.name:
             raise BadInput(f"data fetch: name a data set; allowed: {', '.join(sets.names())}")
         for name in args.name:
@@ -301,9 +305,9 @@ def data(args: argparse.Namespace) -> int:
         return 0
     if args.name:
         raise bad("data status", " ".join(args.name), "no names; it shows all data sets")
-    status = sets.status()
+    status = sets.status(verify=args.check)
     print(json.dumps(status) if args.json else _columns(status))
-    return 0
+    return int(args.check and any(row["where"] == "changed" for row in status))
 
 
 def reproduce(args: argparse.Namespace) -> int:
