@@ -8,14 +8,13 @@ import csv
 import io
 import platform
 import random
-import tempfile
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
-from fedrepro import record, spec
+from fedrepro import record, scratch, spec
 from fedrepro.engine import count_workers, sweep
 from fedrepro.errors import BadInput, bad
 from fedrepro.record import Record
@@ -119,7 +118,7 @@ def _train_again(records: list[Record], sample: int, seed: int, workers: int | N
     print(f"training {len(drawn)} of {len(places)} runs again (drawn with seed {seed}); "
           f"they took {minutes:.1f} minutes when they were recorded", flush=True)  # fmt: skip
     runs, findings = [Run.from_dict(known.runs[run_id]["run"]) for known, run_id in drawn], 0
-    with tempfile.TemporaryDirectory(prefix="fedrepro-verify-") as store:
+    with scratch.folder() as store:
         sweep(runs, store=store, workers=workers)
         for (known, run_id), run in zip(drawn, runs, strict=True):
             summary, rows = read_result(Path(store) / run_id)
