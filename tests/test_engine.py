@@ -18,15 +18,16 @@ from fedrepro.executor import Serial
 from fedrepro.fleet import Fleet
 from fedrepro.local import Worker
 from fedrepro.methods import registry
-from fedrepro.store import Clients
+from fedrepro.store import CLOCKS, Clients
 
-REPEATED = ["accuracy", "loss", "train_loss", "bytes_down", "bytes_up", "sim_time"]
 STACK = "fedprox+feddyn"
 
 
 def same(a, b):
+    """Weights, and every column but the clocks."""
     assert a.digest == b.digest
-    pd.testing.assert_frame_equal(a.rounds[REPEATED], b.rounds[REPEATED], check_exact=True)
+    strip = lambda rows: [{k: repr(v) for k, v in row.items() if k not in CLOCKS} for row in rows]  # noqa: E731
+    assert strip(a.rows) == strip(b.rows)
 
 
 @pytest.mark.parametrize("method", [*registry(), STACK])
