@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: fedrepro verify results/ --sample 3 --seed 0",
     )  # fmt: skip
     check.add_argument("folder", nargs="?", default="results", help="results, or a folder in it (default: %(default)s)")
-    check.add_argument("--sample", type=_literal, default=2, help="runs to train again (default: %(default)s)")
+    check.add_argument("--sample", type=_literal, default=0, help="runs to train again (default: %(default)s)")
     check.add_argument("--seed", type=_literal, default=0, help="of the draw (default: %(default)s)")
     check.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
 

@@ -21,7 +21,7 @@ def folder() -> tempfile.TemporaryDirectory:
 
 
 def tidy(parent: Path | None = None, prefix: str = FOLDER) -> None:
-    """Remove what processes of this machine that are gone left in `parent` (default: where `folder()` makes its own)."""
+    """Remove what processes of this machine that are gone left in `parent` (default: where folder() makes them)."""
     parent = parent or Path(tempfile.gettempdir())
     owned = re.compile(rf"{re.escape(prefix)}.*?{re.escape(platform.node())}-(\d+)-\w+")
     for path in parent.glob(f"{prefix}*"):

@@ -38,8 +38,8 @@ CHECKPOINT_SHARE = 0.05  # of the time may go into checkpoints
 SNAPSHOT = ("t", "clock", "rows", "visits", "pending", "server", "versions", "shelf", "shelf_bytes")
 CLOCKS = ("wall_time", "server_time", "client_time")  # columns that the machine decides, not the run
 LONG_NAME = "n" * 120  # no shorter than that of any temporary file of ours
-SUMMARY = {"run": dict, "id": str, "digest": str, "data": dict, "fedrepro": str, "commit": str | None}
-SUMMARY |= {"versions": dict, "machine": dict, "wall_time": int | float}  # what result.json must hold
+SUMMARY = {"run": dict, "id": str, "digest": str, "rounds_digest": str, "data": dict, "fedrepro": str}
+SUMMARY |= {"commit": str | None, "versions": dict, "machine": dict, "wall_time": int | float}  # of result.json
 _locks = weakref.WeakSet()  # a forked worker must not keep its parent's locks alive
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_locks)])
 
@@ -268,7 +268,7 @@ class Store:
         with self._disk():
             self._rows(rows)
             save_tensors(self.path / "weights.pt", weights)
-            write_json(self.path / "result.json", summary)
+            write_json(self.path / "result.json", {**summary, "checksum": checksum(summary)})
         self._tidy()
 
     def _tidy(self) -> None:
@@ -317,11 +317,22 @@ def _unwritable(root: Path, error: Exception) -> BadInput:
     return BadInput(f"store: {shown} is not a folder that can be written ({getattr(error, 'strerror', error)})")
 
 
-def check_summary(summary: dict) -> None:
-    """That result.json, or its copy in runs.json, has every key with a value of the right kind; else ValueError."""
+def checksum(summary: dict) -> str:
+    """sha256 over what result.json must hold, as it is copied into runs.json."""
+    return hashlib.sha256(json.dumps({key: summary[key] for key in SUMMARY}, sort_keys=True).encode()).hexdigest()
+
+
+def check_summary(summary: dict, run_id: str) -> None:
+    """ValueError unless this result.json, or its copy in runs.json, is whole and that of the run."""
     for key, kind in SUMMARY.items():
         if not isinstance(summary, dict) or not isinstance(summary.get(key, ...), kind):
             raise ValueError(f"{key} is missing or of the wrong kind")
+    if identify(summary["run"]) != run_id:
+        raise ValueError(f"its description is that of run {identify(summary['run'])}")
+    if summary["id"] != run_id:
+        raise ValueError(f"its id says {summary['id']}")
+    if summary.get("checksum", checksum(summary)) != checksum(summary):  # runs made before there was one have none
+        raise ValueError("it no longer has the checksum that it was written with")
 
 
 def read_result(folder: Path) -> tuple[dict, list[dict]]:
@@ -331,9 +342,7 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
     file = folder / "result.json"
     try:
         summary = json.loads(file.read_text())
-        check_summary(summary)
-        if not summary["id"] == identify(summary["run"]) == folder.name:
-            raise ValueError(f"it describes run {identify(summary['run'])}")
+        check_summary(summary, folder.name)
         file = folder / "rounds.csv"
         with open(file) as lines:
             rows = [{k: number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
