@@ -39,6 +39,7 @@ ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
 
 def build(folder: Path) -> Path:
     """Write `folder`/index.html and each paper's README.md; executed notebooks become web pages beside them."""
+    record.check_path(folder)
     places = sorted({path.parent for path in folder.glob("*/*/*_values.csv")})
     if not places:
         raise bad(

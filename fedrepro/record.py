@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedrepro import scratch, spec
 from fedrepro.cost import round_costs
-from fedrepro.errors import BadInput
+from fedrepro.errors import BadInput, bad
 from fedrepro.report import Study, markdown
 from fedrepro.run import Run
 from fedrepro.store import check_summary, number, read_result, rounds_digest, write_atomically, write_json
@@ -39,14 +39,17 @@ class Record:
 
     @cached_property
     def manifest(self) -> dict:
-        return self._json(MANIFEST, lambda m: isinstance(m["tables"], list) and isinstance(m["sha256"], dict))
+        def right(found: dict) -> bool:
+            return all(isinstance(name, str) for name in found["tables"]) and isinstance(found["sha256"], dict)
+
+        return self._json(MANIFEST, right)
 
     def _json(self, name: str, right_shape) -> dict:
         try:
             found = json.loads((self.folder / name).read_text(encoding="utf-8"))
             if not isinstance(found, dict) or not right_shape(found):
                 raise ValueError("it does not hold what it should")
-        except (OSError, ValueError, LookupError, RecursionError) as error:
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise BadInput(f"{self.folder / name} cannot be read ({error})") from None
         return found
 
@@ -124,8 +127,16 @@ def write_readme(folder: Path) -> None:
         write_atomically(folder / README, lambda f: f.write(text.encode()))
 
 
+def check_path(folder: Path) -> None:
+    try:
+        folder.exists()
+    except OSError as error:
+        raise bad("results", str(folder), f"the path of a folder ({error.strerror})") from None
+
+
 def find(folder: Path) -> list[Record]:
     """The records in and below a folder, in the order of their paths, whatever part of them is left."""
+    check_path(folder)
     marks = (RUNS, ROUNDS, MANIFEST, f"*{VALUES}")
     return [Record(path) for path in sorted({path.parent for mark in marks for path in folder.rglob(mark)})]
 
