@@ -216,7 +216,7 @@ class Store:
             return write_json(file, described)
         try:
             found = json.loads(file.read_text())
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if found != json.loads(json.dumps(described)):
             self.close()
@@ -348,7 +348,7 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
             rows = [{k: number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
         if rounds_digest(rows) != summary["rounds_digest"]:
             raise ValueError("its rows are not those that result.json was written with")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, csv.Error) as error:
         raise damaged(file, str(error) if type(error) is ValueError else type(error).__name__) from None
     return summary, rows
 
