@@ -382,7 +382,7 @@ def _check_all(runs: Sequence[Run], store, device: str) -> None:
     needed = {}
     for run in runs:
         if not (Path(store) / run.id / "result.json").exists():
-            parts = (run.data, run.split, run.clients, run.samples, run.share, run.seed, run.personal)
+            parts = (run.data, run.split, run.clients, run.samples, run.share, run.holdout, run.seed, run.personal)
             needed[(*parts, run.model, run.batch)] = run
     for run in needed.values():
         Worker(run, device)
