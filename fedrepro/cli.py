@@ -358,18 +358,28 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated. What is raised where Python drops exceptions is raised again just after."""
+
     def end(*_) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
         raise Terminated
+
+    def dropped(what) -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):  # in a callback of fork() or of the garbage collector
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+        else:
+            sys.__unraisablehook__(what)
 
     if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = {sent: signal.signal(sent, end) for sent in (signal.SIGTERM, signal.SIGALRM)}
+    hook, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = hook
+        for sent, handler in before.items():
+            signal.signal(sent, handler)
 
 
 def main(argv: list[str] | None = None) -> int:
