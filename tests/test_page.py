@@ -1,6 +1,8 @@
 """The report page: all that is committed is on it, every link leads somewhere, nothing comes from elsewhere."""
 
+import base64
 import csv
+import hashlib
 import json
 import re
 import shutil
@@ -8,6 +10,7 @@ import subprocess
 from collections import Counter
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
 
 from fedrepro import page, spec
@@ -114,6 +117,54 @@ def test_every_number_leads_to_its_runs(text):
                 assert f'href="#run-{run}"' in row
 
 
+def test_the_policy_lets_only_this_style_and_script_in(text, reader):
+    """Each inline style and script has its hash in the policy, and nothing else could run, load or be styled."""
+    (policy,) = (found["content"] for _, found in reader.found if found.get("http-equiv") == "Content-Security-Policy")
+    rules = {rule.split()[0]: rule.split()[1:] for rule in policy.split("; ")}
+    for tag, rule in (("style", "style-src"), ("script", "script-src")):
+        (inline,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        digest = hashlib.sha256(inline.encode()).digest()
+        assert rules[rule] == [f"'sha256-{base64.b64encode(digest).decode()}'"]
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == ["'none'"]
+    assert rules["img-src"] == ["'self'", "file:"]
+    assert text.index("Content-Security-Policy") < text.index("<style>")
+    for tag, attributes in reader.found:
+        assert not [name for name in attributes if name == "style" or name.startswith("on")], tag
+
+
+EVIL = '"><script>alert(1)</script>'
+
+
+@pytest.mark.parametrize(
+    ("file", "column"), [("table2_temperature_verdicts.csv", "claim"), ("table2_temperature.csv", "runs")]
+)
+def test_ids_are_escaped_as_texts_are(tmp_path, monkeypatch, file, column):
+    place = tmp_path / "cpu/fedbr"
+    place.mkdir(parents=True)
+    for found in COMMITTED.glob("table2*.csv"):
+        shutil.copy(found, place)
+    table = pd.read_csv(place / file, dtype=str, keep_default_na=False)
+    table.loc[0, column] = EVIL
+    table.to_csv(place / file, index=False)
+    monkeypatch.setattr(spec, "papers", lambda: ["fedbr"])
+    made = page.build(tmp_path).read_text()
+    assert "<script>alert" not in made
+    assert "&lt;script&gt;alert(1)" in made or "&lt;scri" in made
+
+
+@pytest.mark.parametrize("content", [b"run,seed\n\xff\xfe,0\n", b"", b"a\n1\n", b'run,seed\n"x'])
+def test_a_file_that_cannot_be_read_is_said_in_one_line(tmp_path, monkeypatch, capsys, content):
+    place = tmp_path / "cpu/fedbr"
+    place.mkdir(parents=True)
+    for found in COMMITTED.glob("table2*.csv"):
+        shutil.copy(found, place)
+    (place / "table2_temperature_values.csv").write_bytes(content)
+    monkeypatch.setattr(spec, "papers", lambda: ["fedbr"])
+    assert main(["report", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "table2_temperature_values.csv cannot be read" in line or "is not as it was made" in line
+
+
 def test_deviations_lead_to_errata(reader):
     assert {"FB-01", "FB-02"} <= set(reader.all("id"))
     assert "#FB-01" in reader.all("href")
@@ -173,7 +224,8 @@ def test_in_a_browser(built, text, case):
     """From the file system: a run's window opens, the filters count what the CSV files say."""
     address, script, expected = case()
     copy = built.with_name("tried.html")
-    copy.write_text(text.replace("</html>", f"<script>{script}</script></html>"))
+    allowed = f"script-src {page._source(script)} "
+    copy.write_text(text.replace("script-src ", allowed, 1).replace("</html>", f"<script>\n{script}</script></html>"))
     seen = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
                            "--dump-dom", f"{copy.as_uri()}{address}"], capture_output=True, text=True,
                           timeout=120).stdout  # fmt: skip
