@@ -46,6 +46,8 @@ def edited(tmp_path):
         ),
         ('file = "table2.csv"', 'file = "tabel2.csv"', "'tabel2.csv' cannot be read"),
         ('kind = "final"', 'kind = "finale"', "'finale' is none of final"),
+        ('kind = "final"', 'kind = "final"\nseedless = "yes"', "'accuracy'.seedless: 'yes' is neither true nor labels"),
+        ('kind = "final"', 'kind = "final"\nseedless = { dataset = "X" }', "seedless: dataset = 'X' is no place"),
         ('id = "fedbr-c30"', 'id = "fedbr-c99"', "fedbr-c99: is not in claims.csv"),
         ('where = { dataset = "CIFAR10" }', 'where = { dataset = "CIFAR11" }', "dataset = 'CIFAR11' is no place"),
         ('kind = "compare"', 'kind = "beats"', "'beats' is none of best"),
