@@ -9,6 +9,7 @@ import functools
 import itertools
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from fedrepro.ledger import count, nbytes
 from fedrepro.local import TEST_BATCH, Worker
 from fedrepro.methods import Round, Upload
 from fedrepro.run import Run
-from fedrepro.store import Clients, Store, digest
+from fedrepro.store import Clients, Store, digest, rounds_digest
 from fedrepro.tree import Tree
 
 ENGINES = ("process", "ray")
@@ -76,13 +77,15 @@ class Federation:
         return {
             "t": self.t, "clock": self.clock, "rows": self.rows, "visits": self.visits,
             "pending": pending, "server": self.server, "versions": self.clients.version, "shelf": self.shelf.version,
+            "shelf_bytes": self.shelf.size,
         }  # fmt: skip
 
     def restore(self, saved: dict) -> None:
         self.t, self.clock, self.rows, self.visits = saved["t"], saved["clock"], saved["rows"], saved["visits"]
         self.pending = [(due, Upload(*upload)) for due, upload in saved["pending"]]
         self.server = {k: self._to_device(v) for k, v in saved["server"].items()}
-        self.clients.version, self.shelf.version = saved["versions"], saved.get("shelf", {})
+        self.clients.version, self.shelf.version = saved["versions"], saved["shelf"]
+        self.shelf.size = saved["shelf_bytes"]
 
     def _to_device(self, value):
         return value.to(self.worker.device) if isinstance(value, Tree | torch.Tensor) else value
@@ -267,7 +270,8 @@ def _session(run: Run, store, workers: int | None, device: str, engine: str | No
 
 
 def _keep(result: Result, folder: Store) -> None:
-    summary = {"run": result.run.described, "id": result.run.id, "digest": result.digest, **result.provenance}
+    summary = {"run": result.run.described, "id": result.run.id, "digest": result.digest,
+               "rounds_digest": rounds_digest(result.rows), **result.provenance}  # fmt: skip
     weights = {"w": result.weights, "b": result.buffers, "record": result.record}
     folder.finish(summary, weights, result.rows)
 
@@ -377,7 +381,7 @@ def _check_all(runs: Sequence[Run], store, device: str) -> None:
     needed = {}
     for run in runs:
         if not (Path(store) / run.id / "result.json").exists():
-            parts = (run.data, run.split, run.clients, run.samples, run.share, run.seed, run.personal)
+            parts = (run.data, run.split, run.clients, run.samples, run.share, run.holdout, run.seed, run.personal)
             needed[(*parts, run.model, run.batch)] = run
     for run in needed.values():
         Worker(run, device)
@@ -396,12 +400,29 @@ def commit() -> str | None:
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 
+ISA_VARIABLES = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")  # pin instruction sets
+
+
+@functools.cache
+def machine() -> dict[str, str]:
+    """What of this machine decides the last bits: its processor and the instruction set torch uses on it."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        found = dict(
+            re.findall(r"^(vendor_id|model name)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        )
+        model = " ".join(found.values()) or model
+    pinned = [f"{name}={os.environ[name]}" for name in ISA_VARIABLES if os.environ.get(name)]
+    instructions = " ".join([torch.backends.cpu.get_cpu_capability(), *pinned])
+    return {"processor": platform.machine(), "cpu": model, "instructions": instructions}
+
+
 def provenance(run: Run, worker: Worker, rows: list[dict]) -> dict:
     return {
         "data": worker.data.provenance,
         "fedrepro": __version__,
         "commit": commit(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "device": str(worker.device)},
+        "machine": {**machine(), "cores": os.cpu_count(), "device": str(worker.device)},
         "wall_time": sum(row["wall_time"] for row in rows),
     }

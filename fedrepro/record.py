@@ -1,7 +1,7 @@
 """What stands behind the committed results of one paper at one scale: results/<scale>/<paper>/
 
 runs.json      for every run: description, digest, data and its checksum, commit, versions, machine, wall time
-rounds.csv.gz  every round of every run, as it was kept but for its wall time
+rounds.csv.gz  every round of every run, as the store had it
 """
 
 import csv
@@ -102,7 +102,6 @@ def _lines(path: Path) -> list[dict]:
 def _csv(rounds: dict[str, list[dict]]) -> str:
     """A column that a run's method does not have is empty."""
     columns = list(dict.fromkeys(["run", *(key for rows in rounds.values() for row in rows[:1] for key in row)]))
-    columns = [column for column in columns if column != "wall_time"]
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(columns)

@@ -34,7 +34,7 @@ from fedrepro.tree import Tree
 
 CLIENT_MEMORY = 2 << 30  # bytes of client state kept in memory
 CHECKPOINT_SHARE = 0.05  # of the time may go into checkpoints
-SNAPSHOT = ("t", "clock", "rows", "visits", "pending", "server", "versions")
+SNAPSHOT = ("t", "clock", "rows", "visits", "pending", "server", "versions", "shelf", "shelf_bytes")
 CLOCKS = ("wall_time", "server_time", "client_time")  # columns that the machine decides, not the run
 _locks = weakref.WeakSet()  # a forked worker must not keep its parent's locks alive
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_locks)])
@@ -90,6 +90,12 @@ def digest(weights: Tree, buffers: Tree, rows: list[dict]) -> str:
     return sha.hexdigest()
 
 
+def rounds_digest(rows: list[dict]) -> str:
+    """sha256 over every column of every round, clocks included, whatever the order of the columns."""
+    lines = (",".join(f"{column}={row[column]!r}" for column in sorted(row)) for row in rows)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
 def damaged(path: Path, why: str) -> BadInput:
     return BadInput(f"store: {path} cannot be read ({why}); delete its folder to run anew")
 
@@ -115,7 +121,7 @@ class Clients:
         self.folder = folder or Path(self._own.name)
         self.memory, self._held = memory, 0  # bytes it may, and does, hold in memory
         self._states: dict[int, dict] = {}
-        self._size: dict[int, int] = {}
+        self.size: dict[int, int] = {}  # bytes of each client's state, in memory or not
         self.version: dict[int, int] = {}  # the round after which the client's state was made
         self._dirty: set[int] = set()
 
@@ -127,19 +133,19 @@ class Clients:
     def put(self, cid: int, state: dict, t: int) -> None:
         if not state:
             return
-        self._held += nbytes(state) - self._size.get(cid, 0)
-        self._states[cid], self._size[cid], self.version[cid] = state, nbytes(state), t
+        size = nbytes(state)
+        self._held += size - (self.size[cid] if cid in self._states else 0)
+        self._states[cid], self.size[cid], self.version[cid] = state, size, t
         self._dirty.add(cid)
         if self._held > self.memory:
             self.flush()
             self._states.clear()
-            self._size.clear()
             self._held = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
-        return self._held
+        """Bytes of all states, in memory or not: a resumed run has them on disk."""
+        return sum(self.size.values())
 
     def _file(self, cid: int) -> Path:
         return self.folder / f"{cid}-{self.version[cid]}.pt"
@@ -292,14 +298,14 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
     file = folder / "result.json"
     try:
         summary = json.loads(file.read_text())
-        wanted = summary["run"]["rounds"], summary["digest"]
         file = folder / "rounds.csv"
         with open(file) as lines:
             rows = [{k: number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
-        if [row["round"] for row in rows] != list(range(1, wanted[0] + 1)):
-            raise ValueError
+        same = rounds_digest(rows) == summary["rounds_digest"]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
         raise damaged(file, type(error).__name__) from None
+    if not same:
+        raise damaged(file, "its rows are not those that result.json was written with")
     return summary, rows
 
 

@@ -14,7 +14,7 @@ from fedrepro.errors import BadInput
 from fedrepro.executor import Serial
 from fedrepro.fleet import Fleet, shannon
 from fedrepro.local import Worker
-from fedrepro.methods.kapc import combine, gram, normalise, step
+from fedrepro.methods.kapc import combine, gram, normalise, step, write_back
 from fedrepro.methods.kapc_bls import excess, lengths, log_m, walk
 from fedrepro.models import build as net
 from fedrepro.rng import stream
@@ -105,7 +105,7 @@ def test_relabelled_clients(small):  # I-26
 @pytest.mark.parametrize("personal", [None, "trained", "all"])
 def test_without_coaching_it_is_local_training(small, extra, personal):  # I-19
     runs = [small(method=m, hp=hp, personal=personal, **extra)
-            for m, hp in (("localtraining", {}), ("kapc", {"lam": 0.0}))]  # fmt: skip
+            for m, hp in (("localtraining", {}), ("kapc", {"lam": 0.0, "rows": "mass"}))]  # fmt: skip
     first, second = (train(run, workers=1) for run in runs)
     assert first.digest == second.digest
     torch.testing.assert_close(second.record["relationship"],
@@ -131,42 +131,90 @@ def test_local_training_by_hand(small):
     assert ref.w.keys() == fed.server["w"].keys()
 
 
-def test_kapc_by_hand(small):
-    """Three rounds of Algorithm 1, from dictionaries and without a Gram matrix."""
-    hp = {"lam": 0.4, "beta": 0.3, "rate": 0.5, "updates": 2}
-    run = small(method="kapc", hp=hp, rounds=3, **ALL)
+@pytest.mark.parametrize(("per_round", "rule"), [(4, "printed"), (3, "printed"), (3, "mass")])
+def test_kapc_by_hand(small, per_round, rule):
+    """Rounds of Algorithm 1 and of lines 5 to 17 of Algorithm 5, from dictionaries and without a Gram matrix."""
+    hp = {"lam": 0.4, "beta": 0.3, "rate": 0.5, "updates": 2, "rows": rule}
+    run = small(method="kapc", hp=hp, rounds=4, clients=4, per_round=per_round)
     fed, ref = federation(run), Reference(run)
     layers = list(ref.worker.model.layers().values())
     w = [{n: p.clone() for n, p in ref.w.items()} for _ in range(4)]
     cube = torch.full((len(layers), 4, 4), 0.25, dtype=torch.float64)
-    for t in (1, 2, 3):
+    for t in (1, 2, 3, 4):
         fed.advance()
-        s = [{} for _ in range(4)]
+        drawn, s = Fleet(run).participants(t), {cid: {} for cid in range(4)}
         for layer, names in enumerate(layers):
             flat = [torch.cat([w[j][n].flatten() for n in names]).double() for j in range(4)]
-            for i in range(4):
-                r = cube[layer, i].clone()
+            for i in drawn:
+                mass = sum(float(cube[layer, i, j]) for j in drawn)
+                r = {j: cube[layer, i, j] / mass for j in drawn}
                 for _ in range(2):
-                    away = sum(r[j] * flat[j] for j in range(4)) - flat[i]
-                    slope = torch.stack([2 * 0.4 * (flat[j] * away).sum() + 0.3 * (r[j] - 0.25) for j in range(4)])
-                    r = r - 0.5 * slope
-                r = r.clamp(min=0)
-                cube[layer, i] = r / r.sum()
+                    away = sum(r[j] * flat[j] for j in drawn) - flat[i]
+                    slope = {j: 2 * 0.4 * (flat[j] * away).sum() + 0.3 * (r[j] - 1 / per_round) for j in drawn}
+                    r = {j: r[j] - 0.5 * slope[j] for j in drawn}
+                r = {j: max(float(r[j]), 0.0) for j in drawn}
+                total = sum(r.values())
+                for j in drawn:
+                    cube[layer, i, j] = r[j] if rule == "printed" else r[j] / total * mass
+                cube[layer, i] /= cube[layer, i].sum()
                 for n in names:
-                    s[i][n] = sum(float(cube[layer, i, j]) * w[j][n] for j in range(4))
+                    s[i][n] = sum(r[j] / total * w[j][n] for j in drawn)
 
         def pull(cid, s=s):
             return lambda theta, taps, x: 0.4 * sum(((theta[n] - s[cid][n]) ** 2).sum() for n in s[cid])
 
-        new = []
-        for cid in range(4):
+        new = list(w)
+        for cid in drawn:
             ref.w = w[cid]
-            new.append(ref.local(t, cid, pull(cid))[0])
+            new[cid] = ref.local(t, cid, pull(cid))[0]
+            close(own(fed, cid), new[cid], tolerance=1e-5)
         w = new
-        for cid in range(4):
-            close(own(fed, cid), w[cid], tolerance=1e-5)
         torch.testing.assert_close(fed.server["kapc/r"], cube, rtol=1e-4, atol=1e-5)
     assert (cube - 0.25).abs().max() > 0.01
+
+
+def visits(rule, clients=100, per_round=10, rounds=400, seed=0):
+    """By loops: r_ii in the slice at the first visits of every client, and all of them, without any learning."""
+    draws, rows = torch.Generator().manual_seed(seed), [[1 / clients] * clients for _ in range(clients)]
+    own = [[] for _ in range(clients)]
+    for _ in range(rounds):
+        drawn = torch.randperm(clients, generator=draws)[:per_round].tolist()
+        for i in drawn:
+            mass = sum(rows[i][j] for j in drawn)
+            own[i].append(rows[i][i] / mass)
+            if rule == "printed":
+                for j in drawn:
+                    rows[i][j] /= mass
+                total = sum(rows[i])
+                rows[i] = [r / total for r in rows[i]]
+    return own
+
+
+def test_the_printed_rule_raises_the_self_relationship_without_learning():  # KA-15
+    own = visits("printed")
+    first = [sum(row[v] for row in own) / 100 for v in range(4)]
+    assert first == pytest.approx([0.10, 0.42, 0.77, 0.89], abs=0.03)
+    assert all(r == pytest.approx(0.1) for row in visits("mass") for r in row)
+
+
+@pytest.mark.parametrize("rule", ["printed", "mass"])
+def test_line_12_without_learning(rule):
+    """The library's recursion with eta_r = 0 is that of the loops above; two visits with no client in common by hand:
+    1/10, and then 10 / (10 + 9), because the first visit's slice was divided by 1.9 from mass 1, the rest from 0.01."""
+    matrix = torch.full((100, 100), 0.01, dtype=torch.float64)
+    for others in (range(1, 10), range(10, 19)):
+        chosen = torch.tensor([0, *others])
+        part = normalise(matrix[chosen][:, chosen])
+        write_back(matrix, chosen, step(part, torch.eye(10).double(), 1.0, 0.01, rate=0.0), rule)
+        torch.testing.assert_close(matrix.sum(1), torch.ones(100, dtype=torch.float64))
+    assert float(part[0, 0]) == pytest.approx(10 / 19 if rule == "printed" else 0.1)
+
+
+def test_both_rules_are_one_with_every_client(small):
+    cubes = [train(small(method="kapc", hp={"rows": rule}, **ALL), workers=1).record["relationship"]
+             for rule in ("printed", "mass")]  # fmt: skip
+    torch.testing.assert_close(*cubes, rtol=1e-6, atol=1e-9)
+    assert (cubes[0] - 0.25).abs().max() > 1e-6
 
 
 def test_rows_sum_to_one_after_every_update(small):  # I-20, KA-15
@@ -188,8 +236,16 @@ def test_clients_that_are_not_drawn_keep_their_rows(small):
     fed.advance()
     rest = [cid for cid in range(8) if cid not in drawn]
     assert torch.equal(fed.server["kapc/r"][:, rest], before[:, rest])
-    assert torch.equal(fed.server["kapc/r"][:, :, rest], before[:, :, rest])
     assert not torch.equal(fed.server["kapc/r"], before)
+
+
+def test_rows_keep_their_mass(small):  # KA-15, the switch
+    fed = federation(small(method="kapc", hp={"rows": "mass"}, rounds=2))
+    fed.advance()
+    before, drawn = fed.server["kapc/r"].clone(), Fleet(fed.run).participants(2)
+    fed.advance()
+    rest = [cid for cid in range(8) if cid not in drawn]
+    assert torch.equal(fed.server["kapc/r"][:, :, rest], before[:, :, rest])
 
 
 def test_one_client_is_pulled_to_where_it_started(small):  # I-24
@@ -444,13 +500,25 @@ def test_table_5s_times_follow_from_its_bytes():  # erratum KA-23
 @pytest.mark.parametrize(("method", "hp", "message"), [
     ("kapc", {"lam": -1}, "hp.lam"), ("kapc", {"beta": math.nan}, "hp.beta"), ("kapc", {"updates": 1.5}, "hp.updates"),
     ("kapc_bls", {"mu": -0.1}, "hp.mu"), ("kapc_bls", {"search": "up"}, "exchanged"), ("kapc", {"mu": 0.5}, "hp.mu"),
-    ("fedamp", {"sigma": 0}, "hp.sigma"), ("fedamp", {"own": 1.1}, "hp.own"),
+    ("kapc", {"rows": "sum"}, "printed"), ("fedamp", {"sigma": 0}, "hp.sigma"), ("fedamp", {"own": 1.1}, "hp.own"),
     ("fedamp", {"similarity": "dot"}, "cosine"), ("pfedla", {"hidden": 0}, "hp.hidden"),
     ("fedbabu", {"tune": -1}, "hp.tune"), ("fedbn", {"mu": 1}, "hp.mu"), ("localtraining", {"lam": 1}, "hp.lam"),
 ])  # fmt: skip
 def test_bad_hyperparameters(method, hp, message):
     with pytest.raises(BadInput, match=message):
         build(method, **hp)
+
+
+def test_the_cubes_step_must_not_flip(small):
+    """r - 1/N is multiplied by 1 - rate beta: from 0.9 of it to -0.1 of it at a product of 1.1, hence the refusal."""
+    alike = torch.zeros(2, 2).double()
+    r = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).double()
+    flipped = step(r, alike, 1.0, beta=11.0, rate=0.1)
+    assert flipped[0].tolist() == pytest.approx([0.5 - 0.04, 0.5 + 0.04])
+    for method in ("kapc", "kapc_bls"):
+        small(method=method, hp={"rate": 0.1, "beta": 9.9})
+        with pytest.raises(BadInput, match=r"hp.rate \(kapc.*flips"):
+            small(method=method, hp={"rate": 0.1, "beta": 10.0})
 
 
 def test_runs_that_cannot_be(small):

@@ -1,4 +1,6 @@
-"""KAPC's rivals: FedAMP, pFedLA, FedBN and FedBABU by hand and by their identities I-56 to I-58."""
+"""KAPC's baselines: FedAMP, pFedLA, FedBN and FedBABU by hand and by their identities I-56 to I-58."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,30 +29,34 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("hp", [{"sigma": 3.0, "own": 0.3, "lam": 2.0, "alpha": 5.0},
+                                {"sigma": 3.0, "alpha": 5.0},
                                 {"similarity": "distance", "sigma": 20.0, "alpha": 5.0}])  # fmt: skip
-def test_fedamp_by_hand(small, hp):
+def test_fedamp_by_hand(small, hp, monkeypatch):
+    """Three rounds; alpha_k is 5, 5 and then 0.5, with the authors' 30 rounds shortened to 2."""
+    monkeypatch.setattr("fedrepro.methods.fedamp.EVERY", 2)
     run = small(method="fedamp", hp=hp, rounds=3, **ALL)
     fed, ref = federation(run), Reference(run)
-    w, pull = [ref.w] * 4, hp.get("lam", 1.0) / (2 * hp["alpha"])
-    for t in (1, 2, 3):
+    w, share = [ref.w] * 4, hp.get("own", 1 / 4)
+    for t, alpha in ((1, 5.0), (2, 5.0), (3, 0.5)):
         fed.advance()
+        pull = hp.get("lam", 1.0) / (2 * alpha)
         xi = torch.zeros(4, 4, dtype=torch.float64)
         for i in range(4):
             others = [j for j in range(4) if j != i]
             for j in others:
                 a, b = flat(w[i]), flat(w[j])
                 if "similarity" in hp:
-                    xi[i, j] = 5 / 20 * (-((a - b) ** 2).sum() / 20).exp()
+                    xi[i, j] = alpha / 20 * (-((a - b) ** 2).sum() / 20).exp()
                 else:
                     xi[i, j] = (3.0 * (a @ b) / (a.norm() * b.norm())).exp()
             if "similarity" not in hp:
-                xi[i] *= 0.7 / xi[i].sum()
+                xi[i] *= (1 - share) / xi[i].sum()
             xi[i, i] = 1 - xi[i].sum()
         new = []
         for i in range(4):
             u = {n: sum(float(xi[i, j]) * w[j][n] for j in range(4)) for n in w[0]}
             ref.w = u
-            near = lambda theta, taps, x, u=u: pull * sum(((theta[n] - u[n]) ** 2).sum() for n in u)  # noqa: E731
+            near = lambda theta, taps, x, u=u, c=pull: c * sum(((theta[n] - u[n]) ** 2).sum() for n in u)  # noqa: E731
             new.append(ref.local(t, i, near)[0])
         w = new
         for i in range(4):
@@ -61,16 +67,24 @@ def test_fedamps_weights_at_the_ends_of_sigma():
     """Distance: sigma -> infinity is every client alone. Cosine: all on the most similar; sigma -> 0: on all alike."""
     w = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], dtype=torch.float64)
     products = w @ w.T
-    alone = build("fedamp", similarity="distance", sigma=1e12, alpha=1.0).weights(products)
+    alone = build("fedamp", similarity="distance", sigma=1e12, alpha=1.0).weights(products, 1)
     torch.testing.assert_close(alone, torch.eye(3, dtype=torch.float64), rtol=0, atol=1e-11)
-    nearest = build("fedamp", sigma=1e6, own=0.25).weights(products)
+    nearest = build("fedamp", sigma=1e6, own=0.25).weights(products, 1)
     expected = torch.tensor([[0.25, 0.75, 0], [0.75, 0.25, 0], [0, 0.75, 0.25]], dtype=torch.float64)
     torch.testing.assert_close(nearest, expected)
-    uniform = build("fedamp", sigma=1e-9, own=0.2).weights(products)
+    uniform = build("fedamp", sigma=1e-9, own=0.2).weights(products, 1)
     torch.testing.assert_close(uniform, torch.full((3, 3), 0.4).double() - 0.2 * torch.eye(3).double())
-    for weights in (alone, nearest, uniform):
+    follows = build("fedamp", sigma=1e-9).weights(products, 1)  # xi_ii = 1/3 of three
+    torch.testing.assert_close(follows, torch.full((3, 3), 1 / 3, dtype=torch.float64))
+    for weights in (alone, nearest, uniform, follows):
         torch.testing.assert_close(weights.sum(1), torch.ones(3, dtype=torch.float64))
-    assert build("fedamp").weights(products[:1, :1]).tolist() == [[1.0]]
+    assert build("fedamp").weights(products[:1, :1], 1).tolist() == [[1.0]]
+
+
+def test_fedamps_alpha_falls_every_30_rounds():
+    method = build("fedamp")
+    alphas = [method.alpha_at(t) for t in (1, 30, 31, 60, 61, 200)]
+    assert alphas == pytest.approx([1e4, 1e4, 1e3, 1e3, 1e2, 1e-2])
 
 
 @pytest.mark.parametrize("extra", [{}, BATCHNORM])
@@ -197,9 +211,9 @@ def test_fedbabu_never_moves_the_head(small, extra):  # I-57
 
 
 def test_fedbabu_by_hand(small):
-    """The body by FedAvg under a fixed head; the head tuned for an epoch by plain SGD, for the test only."""
+    """The body by FedAvg under a fixed head; the head tuned for 5 epochs by plain SGD, for the test only."""
     run = small(method="fedbabu", rounds=2, personal="trained")
-    fed, ref = federation(run), Reference(run)
+    fed, ref, tuner = federation(run), Reference(run), Reference(replace(run, epochs=5))
     head = ref.worker.model.head
     fixed = {n: ref.w[n].clone() for n in head}
     for t in (1, 2):
@@ -209,12 +223,11 @@ def test_fedbabu_by_hand(small):
             for n, p in parameters.items():
                 p.requires_grad_(n not in head)
             visits[cid] = ref.local(t, cid)
-            for n, p in parameters.items():
+            for n, p in tuner.worker.model.named_parameters():
                 p.requires_grad_(n in head)
-            start, ref.w = ref.w, visits[cid][0]
-            tuned = ref.local(t, cid)[0]
-            ref.w = start
-            ref.worker.model.requires_grad_(True)
+            tuner.w = visits[cid][0]
+            tuned = tuner.local(t, cid)[0]
+            close(fed.clients.get(cid)["fedbabu/tuned"], {n: tuned[n] for n in head}, tolerance=1e-5)
             scores.append(ref.worker.test_client(Tree(tuned), Tree(), cid))
         ref.w = ref.average(visits)
         close(fed.server["w"], ref.w)

@@ -182,6 +182,20 @@ def test_a_store_made_by_another_run(small, tmp_path):
         train(run, store=tmp_path, workers=1)
 
 
+def test_a_finished_runs_rounds_are_covered(small, tmp_path):
+    """Bytes and times are evidence, though the digest holds only weights, accuracy and loss."""
+    run = small(rounds=2)
+    train(run, store=tmp_path, workers=1)
+    file = tmp_path / run.id / "rounds.csv"
+    head, first, last = file.read_text().splitlines()
+    for column in ("bytes_up", "wall_time"):
+        values = last.split(",")
+        values[head.split(",").index(column)] = "7"
+        file.write_text("\n".join([head, first, ",".join(values)]) + "\n")
+        with pytest.raises(BadInput, match=r"rounds.csv cannot be read \(its rows are not those"):
+            train(run, store=tmp_path, workers=1)
+
+
 def test_a_damaged_checkpoint_is_not_used(small, tmp_path):
     run = small()
     going = rounds(run, store=tmp_path, workers=1)

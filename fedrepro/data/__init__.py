@@ -6,7 +6,7 @@ A data set is decoded once into the cache (FEDREPRO_CACHE, else ~/.cache/fedrepr
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from fedrepro.data.coarse import COARSE
 from fedrepro.data.sources import DataUnavailable
 from fedrepro.data.transforms import AUGMENTATIONS, augment
 from fedrepro.errors import bad, choose, parse_options
+from fedrepro.rng import stream
 
 __all__ = [
     "AUGMENTATIONS",
@@ -78,6 +79,23 @@ class Dataset:
         """uint8 N,H,W,C -> normalised float32 N,C,H,W with channels_last strides."""
         scale, shift = (t.to(x.device) for t in self.affine)
         return torch.addcmul(shift, x.flatten(1), scale).view(x.shape).permute(0, 3, 1, 2)
+
+
+    def held_out(self, share: float, seed: int) -> "Dataset":
+        """The training images alone: a random share of them is tested, the test images are not there at all."""
+        order = torch.randperm(len(self.train_y), generator=stream(seed, "holdout"))
+        tested, trained = order.tensor_split([round(share * len(order))])
+        trained = trained.sort().values
+        return replace(
+            self,
+            train_x=self.train_x[trained],
+            train_y=self.train_y[trained],
+            test_x=self.train_x[tested],
+            test_y=self.train_y[tested],
+            writers=None if self.writers is None else self.writers[trained],
+            test_writers=None if self.writers is None else self.writers[tested],
+            provenance={**self.provenance, "held_out": share},
+        )
 
 
 def names() -> list[str]:

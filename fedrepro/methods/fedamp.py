@@ -9,20 +9,23 @@ from fedrepro.methods.kapc import combine, fill, gram, kept_of, stack
 from fedrepro.methods.localtraining import LocalTraining
 from fedrepro.tree import Tree
 
+DECAY, EVERY = 0.1, 30  # the authors' alpha_k: multiplied by DECAY after so many rounds
+
 
 @dataclass(frozen=True)
 class FedAMP(LocalTraining):
     """FedAMP (Huang et al., AAAI 2021, Algorithm 1): every client gets its own mixture of the models like its own.
 
     `similarity = "cosine"` is their HeurFedAMP, which KAPC describes; "distance" is their Eq. (5) with
-    A(x) = 1 - e^(-x/sigma). With client selection the mixture is over the round's participants. BatchNorm statistics
-    are mixed as the weights are.
+    A(x) = 1 - e^(-x/sigma). With client selection the mixture is over the round's participants. A client's own weight
+    xi_ii is theirs, 1 / (N_i + 1), with all N_i other participants taken as alike: under a Dirichlet split nobody knows
+    who is. alpha_k falls as in their code. BatchNorm statistics are mixed as the weights are.
     """
 
     similarity: str = hp("cosine", choices=("cosine", "distance"))
     sigma: float = hp(25.0, low=1e-9)
-    own: float = hp(0.1, high=1.0)  # xi_ii of "cosine"
-    alpha: float = hp(1e4, low=1e-9)  # alpha_k
+    own: float = hp(0.0, high=1.0)  # xi_ii of "cosine"; 0: one over the number of participants
+    alpha: float = hp(1e4, low=1e-9)  # alpha_k of the first rounds
     lam: float = hp(1.0)
 
     def check(self, run) -> None:
@@ -30,6 +33,9 @@ class FedAMP(LocalTraining):
         if self.similarity == "distance" and self.alpha * (run.per_round - 1) > self.sigma:
             raise bad("hp.sigma (fedamp)", self.sigma, f"at least alpha (per_round - 1) = "
                       f"{self.alpha * (run.per_round - 1):g}, so that no weight is negative")  # fmt: skip
+
+    def alpha_at(self, t: int) -> float:
+        return self.alpha * DECAY ** ((t - 1) // EVERY)
 
     def plan(self, server, r: Round) -> State:
         server = super().plan(server, r)
@@ -39,7 +45,7 @@ class FedAMP(LocalTraining):
             mixed[key] = [Tree() for _ in models]
             layers = [[name] for name in server[key]]
             if key == "w":
-                weights = self.weights(sum(gram(stack(models, names)) for names in layers))
+                weights = self.weights(sum(gram(stack(models, names)) for names in layers), r.t)
             for names in layers if models else []:
                 fill(mixed[key], combine(weights, stack(models, names)), models, names)
         r.scratch["fedamp/u"] = {
@@ -47,19 +53,21 @@ class FedAMP(LocalTraining):
         }
         return server
 
-    def weights(self, products: Tensor) -> Tensor:
-        """xi from the inner products of the clients' models."""
+    def weights(self, products: Tensor, t: int) -> Tensor:
+        """xi of round t from the inner products of the clients' models."""
         squares = products.diagonal()
         others = ~torch.eye(len(products), dtype=torch.bool)
         if len(products) < 2:
             return torch.ones_like(products)
         if self.similarity == "distance":
             distance = (squares[:, None] + squares - 2 * products).clamp(min=0)
-            xi = self.alpha / self.sigma * (-distance / self.sigma).exp() * others  # alpha_k A'(||w_i - w_j||^2)
+            slope = (-distance / self.sigma).exp() / self.sigma
+            xi = self.alpha_at(t) * slope * others  # alpha_k A'(||w_i - w_j||^2)
             return xi + torch.diag(1 - xi.sum(1))
         cosine = products / (squares[:, None] * squares).sqrt().clamp(min=1e-300)
-        xi = (self.sigma * cosine).masked_fill(~others, -torch.inf).softmax(1) * (1 - self.own)
-        return xi + self.own * torch.eye(len(products), dtype=xi.dtype)
+        xi = (self.sigma * cosine).masked_fill(~others, -torch.inf).softmax(1)
+        own = self.own or 1 / len(products)
+        return xi * (1 - own) + own * torch.eye(len(products), dtype=xi.dtype)
 
     def broadcast(self, server, cid, r: Round):
         return r.scratch["fedamp/u"][cid]
@@ -69,7 +77,7 @@ class FedAMP(LocalTraining):
 
     def correct(self, k: Local) -> None:
         super().correct(k)
-        k.grads.add_(k.params - k.start, alpha=self.lam / self.alpha)  # of lam / (2 alpha_k) ||w - u||^2
+        k.grads.add_(k.params - k.start, alpha=self.lam / self.alpha_at(k.t))  # of lam / (2 alpha_k) ||w - u||^2
 
     def finish(self, k: Local):
         return FedAvg.finish(self, k)[0], super().finish(k)[1]

@@ -11,11 +11,11 @@ class FedBABU(FedAvg):
     """FedBABU (Oh et al., ICLR 2022, Algorithm 1): the body is trained and averaged under a random, fixed head.
 
     The head is the last layer; the seed gives it to all, so that it is never sent. For a personal test the head is
-    tuned on the client's data for some epochs after the visit's training, and used for nothing else. BatchNorm
-    statistics are averaged.
+    tuned on the client's data for 5 epochs, their fine-tuning, after the visit's training, and used for nothing else.
+    BatchNorm statistics are averaged.
     """
 
-    tune: int = hp(1)  # epochs
+    tune: int = hp(5)  # epochs
 
     def server_init(self, model) -> State:
         return {**super().server_init(model), "fedbabu/head": list(model.head)}

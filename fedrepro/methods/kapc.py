@@ -19,17 +19,22 @@ class KAPC(LocalTraining):
     Layers are convolutions and fully connected layers with their biases. BatchNorm belongs to none: its weights are
     uploaded but neither coached nor sent down, its statistics never leave the client (errata KA-01, KA-02).
     All clients start from one model and R from 1/N (Alg. 1 says random); a row is normalised by clipping at 0 and
-    dividing by its sum (KA-14, KA-15). With client selection the participants' part of R is updated within itself and
-    keeps the mass it had, so that every row of R sums to one (KA-15).
+    dividing by its sum (KA-14, KA-15). With client selection Algorithm 5 is taken as printed: the participants' part of
+    R is normalised, updated and written back as it is, then the full rows are normalised, so that its mass grows at
+    every visit. `rows = "mass"` scales it back to the mass it had (KA-15); with all clients the two are one rule.
     """
 
     lam: float = hp(1.0)  # lambda of Eq. (6)
     beta: float = hp(0.01)
     rate: float = hp(0.01)  # eta_r
     updates: int = hp(1)  # E_r
+    rows: str = hp("printed", choices=("printed", "mass"))
 
     def check(self, run) -> None:
         super().check(run)
+        if self.rate * self.beta >= 1:
+            raise bad(f"hp.rate ({self.title()})", self.rate, f"below 1 / beta = {1 / self.beta:g}: "
+                      "r <- r - rate beta (r - 1/N) overshoots 1/N and flips otherwise")  # fmt: skip
         if run.clients > MOST_CLIENTS:
             raise bad("clients", run.clients, f"at most {MOST_CLIENTS} for {self.title()} (its cube has clients^2)")
 
@@ -46,13 +51,12 @@ class KAPC(LocalTraining):
         models, coached, slices = self._models(server, r), [Tree() for _ in r.participants], []
         for matrix, names in zip(cube, layers, strict=True):
             x = stack(models, names)
-            old = matrix[chosen][:, chosen]
-            new, products = normalise(old), gram(x)
+            new, products = normalise(matrix[chosen][:, chosen]), gram(x)  # Alg. 5, line 6
             for _ in range(self.updates):
                 new = step(new, products, self.lam, self.beta, self.rate)
             r.scratch.setdefault("kapc/clipped", []).append((new < 0).double().mean())
             slices.append(normalise(new))
-            matrix[chosen[:, None], chosen] = slices[-1] * old.sum(1, keepdim=True)
+            write_back(matrix, chosen, new, self.rows)
             fill(coached, combine(slices[-1], x), models, names)
         r.scratch["kapc/slice"] = torch.stack(slices)
         r.scratch["kapc/s"] = dict(zip(r.participants, coached, strict=True))
@@ -137,6 +141,16 @@ def normalise(rows: Tensor) -> Tensor:
     rows = rows.clamp(min=0)
     sums = rows.sum(-1, keepdim=True)
     return torch.where(sums > 0, rows / sums, 1 / rows.shape[-1])
+
+
+def write_back(matrix: Tensor, chosen: Tensor, new: Tensor, rows: str) -> None:
+    """Algorithm 5, line 12: the participants' updated part goes into the full matrix, whose rows are normalised."""
+    part = chosen[:, None], chosen
+    if rows == "mass":
+        matrix[part] = normalise(new) * matrix[part].sum(1, keepdim=True)
+    else:
+        matrix[part] = new
+        matrix[chosen] = normalise(matrix[chosen])
 
 
 def combine(weights: Tensor, x: Tensor) -> Tensor:

@@ -1,0 +1,28 @@
+from dataclasses import dataclass
+
+from fedrepro.fleet import Fleet
+from fedrepro.methods.ama import AMA
+from fedrepro.methods.fedavg import Round, State
+from fedrepro.methods.fedbn import without
+from fedrepro.methods.fes import FES
+from fedrepro.tree import Tree
+
+
+@dataclass(frozen=True)
+class AMA_Capable(FES, AMA):
+    """AMA-FES whose extractor is averaged over capable devices only: ours, it departs from the paper's Eqs. (5), (6).
+
+    A limited device uploads the extractor it received, which in Eq. (5) holds the mean back by that device's share of
+    the data. Here it has no say on the extractor and its BatchNorm statistics; where no capable device takes part,
+    both stay. Without limited devices this is ama+fes.
+    """
+
+    def server_init(self, model) -> State:
+        return {**super().server_init(model), "ama_capable/classifier": list(model.classifier)}
+
+    def aggregate(self, server, uploads, r: Round) -> State:
+        limited = Fleet(r.run).limited
+        new = super().aggregate(server, uploads, r)
+        capable = super().aggregate(server, [u for u in uploads if not limited(u.cid)], r)
+        extractor = without(capable["w"], server["ama_capable/classifier"])
+        return {**new, "w": Tree({**new["w"], **extractor}), "b": capable["b"]}
