@@ -1,4 +1,4 @@
-"""The command line: fedrepro run | sweep | methods | data | papers | reproduce | report | verify | bench."""
+"""The command line: fedrepro run | sweep | methods | data | papers | tune | reproduce | report | verify | bench."""
 
 import argparse
 import itertools
@@ -72,6 +72,17 @@ def parser() -> argparse.ArgumentParser:
     _engine_options(again)
     again.add_argument("--table", help="only this table or figure")
     again.add_argument("--fresh", action="store_true", help="compute everything again")
+
+    pilot = commands.add_parser(
+        "tune",
+        help="choose each method's learning rate by pilot runs",
+        description="Give every method of a table the same number of pilot runs, scored on held-out training images, "
+        "and write what was tried and chosen to reproduce/PAPER/tuned/SCALE.csv. Resumes after an interruption.",
+        epilog="example: fedrepro tune fedmlb/table2_local_objectives --scale cpu",
+    )
+    pilot.add_argument("table", help="PAPER/TABLE (`fedrepro papers` lists them)")
+    pilot.add_argument("--scale", default="cpu", help="reduced or cpu (default: %(default)s)")
+    pilot.add_argument("--workers", type=_literal, help="worker processes (default: one per core)")
 
     commands.add_parser(
         "papers", help="list the papers, their tables and figures",
@@ -299,6 +310,13 @@ def reproduce(args: argparse.Namespace) -> int:
     from fedrepro import reproduce as driver
 
     return driver.main(args.paper, args.scale, args.seeds, args.workers, args.table, args.fresh)
+
+
+def tune(args: argparse.Namespace) -> int:
+    from fedrepro import report
+    from fedrepro import tune as search
+
+    return search.main(args.table, args.scale, args.workers, report.run_store())
 
 
 def papers(args: argparse.Namespace) -> int:

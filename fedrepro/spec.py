@@ -5,14 +5,17 @@ names the file and the key.
 """
 
 import csv
+import dataclasses
 import itertools
+import json
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrepro import gate
 from fedrepro.errors import BadInput, choose
-from fedrepro.run import Run
+from fedrepro.run import Run, number
 
 HOME = Path(__file__).resolve().parents[1]
 REPRODUCE, NOTEBOOKS = HOME / "reproduce", HOME / "notebooks"
@@ -42,7 +45,7 @@ CLAIM_KINDS = {  # kind: options it needs
 }
 DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
-       "groups", "claim", "deviation"}  # fmt: skip
+       "groups", "gate", "tune", "claim", "deviation"}  # fmt: skip
 LISTS = ("override", "claim", "deviation", "reported", "measure")
 BASE = "_base.toml"  # a paper's shared settings: run, axis, scale, deviation; a table names the axes it uses
 SCALE_KEYS = {"seeds", "run", "axis", "measure", "data_note"}
@@ -57,6 +60,27 @@ class Cell:
 
     def run(self, seed: int) -> Run:
         return Run.from_dict({**self.fields, "seed": seed})
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """`[tune]`: every method of a table gets the same number of pilot runs, on images and a seed no verdict uses."""
+
+    grid: dict[str, list]  # field of Run, or hp.NAME, and the values tried
+    grids: dict[str, dict[str, list]] = dataclasses.field(default_factory=dict)  # method: its own grid instead
+    where: dict[str, str | list[str]] = dataclasses.field(default_factory=dict)  # the cells that are tuned
+    seed: int = 1000
+    holdout: float = 0.1  # share of the training images that scores the pilots
+    length: float = 1.0  # of a pilot, as a share of the run's rounds
+    column: str = "accuracy"
+
+    def grid_of(self, method: str) -> dict[str, list]:
+        return self.grids.get(method, self.grid)
+
+    def settings(self, method: str) -> list[dict]:
+        """The combinations tried for a method."""
+        grid = self.grid_of(method)
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 @dataclass(frozen=True)
@@ -96,20 +120,46 @@ class Table:
             chosen[axis] = {v: {**labels[v], **change.get("choices", {}).get(v, {})} for v in wanted}
         return chosen
 
-    def cells(self, scale: str) -> list[Cell]:
-        choices, result = self.choices(scale), []
+    def cells(self, scale: str, tuned: bool = True) -> list[Cell]:
+        choices, result, tuning = self.choices(scale), [], self.tuned(scale) if tuned else {}
         for labels in itertools.product(*choices.values()):
-            fields = _merge(self.content.get("run", {}), self.at(scale).get("run", {}))
+            fields = merge(self.content.get("run", {}), self.at(scale).get("run", {}))
             for axis, label in zip(choices, labels, strict=True):
-                fields = _merge(fields, choices[axis][label])
+                fields = merge(fields, choices[axis][label])
             place = dict(zip(choices, labels, strict=True))
             for override in self.override:
-                if scale in override.get("scales", SCALES) and _applies(override["where"], place):
+                if scale in override.get("scales", SCALES) and matches(override["where"], place):
                     if "method" in override["run"]:  # another method has other hyperparameters
                         fields = {**fields, "hp": {}}
-                    fields = _merge(fields, override["run"])
+                    fields = merge(fields, override["run"])
+            fields = merge(fields, _but(tuning.get((fields.get("data"), fields.get("method")), {}), self._swept))
             result.append(Cell(place, fields))
         return result
+
+    @property
+    def _swept(self) -> set[str]:
+        """What an axis of the table varies and tuning must leave alone."""
+        return {definition["field"] for definition in self.axis.values() if "field" in definition}
+
+    def tuned(self, scale: str) -> dict[tuple[str, str], dict]:
+        """(data, method) -> the fields of Run that `fedrepro tune` chose at this scale."""
+        return {(line["data"], line["method"]): fields_of(json.loads(line["setting"]))
+                for line in self.tuning_rows(scale) if line["chosen"] == "yes"}  # fmt: skip
+
+    def tuning_rows(self, scale: str) -> list[dict]:
+        """Every pilot run of the paper at this scale, as committed."""
+        return read_tuned(self.tuned_file(scale))
+
+    def tuned_file(self, scale: str) -> Path:
+        return self.path.parent / "tuned" / f"{scale}.csv"
+
+    @property
+    def gate_rule(self) -> gate.Rule | None:
+        return gate.Rule(**self.gate) if self.gate else None
+
+    @property
+    def tuning(self) -> Tuning | None:
+        return Tuning(**self.tune) if self.tune else None
 
     def measures(self, scale: str) -> dict[str, dict]:
         changes = self.at(scale).get("measure", {})
@@ -149,10 +199,31 @@ class Table:
                 for claim in self.claim]  # fmt: skip
 
 
+def read_tuned(path: Path) -> list[dict]:
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fields_of(setting: dict) -> dict:
+    """{"lr": 0.1, "hp.mu": 1} as fields of Run."""
+    plain = {name: value for name, value in setting.items() if not name.startswith("hp.")}
+    hp = {name.removeprefix("hp."): value for name, value in setting.items() if name.startswith("hp.")}
+    return plain | ({"hp": hp} if hp else {})
+
+
+def _but(fields: dict, names: set[str]) -> dict:
+    """These fields of Run without those called `lr`, `hp.mu`, ..."""
+    kept = {name: value for name, value in fields.items() if name not in names and name != "hp"}
+    hp = {name: value for name, value in fields.get("hp", {}).items() if f"hp.{name}" not in names}
+    return kept | ({"hp": hp} if hp else {})
+
+
 def target(measure: dict, labels: dict) -> float:
     """The accuracy to reach at this place of the table: the first of `targets` that applies, else `target`."""
     for case in measure.get("targets", []):
-        if _applies(case["where"], labels):
+        if matches(case["where"], labels):
             return case["target"]
     return measure.get("target", float("nan"))
 
@@ -165,8 +236,9 @@ def _lines_of(block: dict) -> dict[str, dict[str, list[str]]]:
             for name, w in places.items()}  # fmt: skip
 
 
-def _applies(where: dict, labels: dict) -> bool:
-    return all(labels[axis] == str(label) for axis, label in where.items())
+def matches(where: dict, labels: dict) -> bool:
+    """Whether a place has these labels; a list means any of them."""
+    return all(labels[axis] in map(str, label if isinstance(label, list) else [label]) for axis, label in where.items())
 
 
 def _number_label(text: str) -> str:
@@ -187,7 +259,7 @@ def _labels(definition: dict) -> dict[str, dict]:
             for v in definition["values"]}  # fmt: skip
 
 
-def _merge(base: dict, change: dict) -> dict:
+def merge(base: dict, change: dict) -> dict:
     """Later fields win; hyperparameters are merged one by one."""
     merged = {**base, **change}
     if "hp" in base and "hp" in change:
@@ -237,7 +309,7 @@ def _read(path: Path) -> dict:
 
 def _on_base(base: dict, content: dict) -> dict:
     """The paper's shared settings under the table's own; of the shared axes only those it uses."""
-    merged = {**base, **content, "run": _merge(base.get("run", {}), content.get("run", {}))}
+    merged = {**base, **content, "run": merge(base.get("run", {}), content.get("run", {}))}
     shared = base.get("axis", {})
     for name in content.get("use", []):
         choose("use", name, shared)
@@ -247,7 +319,7 @@ def _on_base(base: dict, content: dict) -> dict:
     for scale in SCALES:
         below, above = base.get("scale", {}).get(scale, {}), content.get("scale", {}).get(scale, {})
         used = {a: v for a, v in below.get("axis", {}).items() if a in content.get("use", [])}
-        merged["scale"][scale] = {**below, **above, "run": _merge(below.get("run", {}), above.get("run", {})),
+        merged["scale"][scale] = {**below, **above, "run": merge(below.get("run", {}), above.get("run", {})),
                                   "axis": _join(used, above.get("axis", {}))}  # fmt: skip
     return merged
 
@@ -315,6 +387,8 @@ def _check(table: Table) -> None:
                 cell.run(table.seeds_at(scale)[0])
             except BadInput as error:
                 raise table.fail(f"scale.{scale} {cell.labels}", str(error)) from None
+    _check_gate(table)
+    _check_tuning(table)
     _check_claims(table, names)
     if table.groups:
         keys = ("title", "measure", "axis", "separator", "file", "column")
@@ -335,6 +409,49 @@ def _check_seedless(table: Table, measure: dict) -> None:
     for axis, labels in places.items() if isinstance(places, dict) else []:
         for label in labels if isinstance(labels, list) else [labels]:
             _known_label(table, where, axis, label)
+
+
+def _check_gate(table: Table) -> None:
+    if not table.gate:
+        return
+    _keys(table, "gate.", table.gate, [f.name for f in dataclasses.fields(gate.Rule)], ("reference",))
+    rule = table.gate_rule
+    for axis, label in rule.reference.items():
+        _known_label(table, "gate.reference", axis, label)
+    for key, kind, low, high in (("share", float, 0, 1), ("rise", float, 0, 1), ("epochs", int, 1, 10**6)):
+        try:
+            number(key, getattr(rule, key), kind, low, high)
+        except BadInput as error:
+            raise table.fail("gate", str(error)) from None
+    for scale in SCALES:
+        if not any(matches(rule.reference, cell.labels) for cell in table.cells(scale)):
+            raise table.fail("gate.reference", f"{rule.reference} is no cell at scale {scale}")
+
+
+def _check_tuning(table: Table) -> None:
+    if not table.tune:
+        return
+    _keys(table, "tune.", table.tune, [f.name for f in dataclasses.fields(Tuning)], ("grid",))
+    rule = table.tuning
+    for axis, labels in rule.where.items():
+        for label in labels if isinstance(labels, list) else [labels]:
+            _known_label(table, "tune.where", axis, label)
+    sizes = {method: len(rule.settings(method)) for method in ["grid", *rule.grids]}
+    for method, size in sizes.items():
+        if not size:
+            raise table.fail(f"tune.{method}", "has no point to try: every list needs a value")
+        if size != sizes["grid"]:
+            raise table.fail(f"tune.grids.{method}", f"tries {size} settings, [tune.grid] {sizes['grid']}: "
+                             "every method gets the same number of pilot runs")  # fmt: skip
+    if rule.seed in {seed for scale in SCALES for seed in table.seeds_at(scale)}:
+        raise table.fail("tune.seed", f"{rule.seed} is a seed that verdicts use")
+    from fedrepro.tune import pilots
+
+    for scale in ("reduced", "cpu"):
+        try:
+            pilots(table, scale)
+        except BadInput as error:
+            raise table.fail("tune", str(error)) from None
 
 
 def _check_claims(table: Table, names: set[str]) -> None:

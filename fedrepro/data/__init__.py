@@ -80,7 +80,6 @@ class Dataset:
         scale, shift = (t.to(x.device) for t in self.affine)
         return torch.addcmul(shift, x.flatten(1), scale).view(x.shape).permute(0, 3, 1, 2)
 
-
     def held_out(self, share: float, seed: int) -> "Dataset":
         """The training images alone: a random share of them is tested, the test images are not there at all."""
         order = torch.randperm(len(self.train_y), generator=stream(seed, "holdout"))
