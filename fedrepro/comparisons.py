@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+DIRECTIONS = {"rises": {"low": 0.0, "high": np.inf}, "falls": {"low": -np.inf, "high": 0.0}}
 EQUAL = 1e-12  # of the numbers: they differ by rounding alone
 
 
@@ -119,19 +120,23 @@ def _sum(claim, cells, sign, _):
     return made
 
 
+def _each(claim: dict, cells: Cells):
+    """Name and places of every combination of labels on the axes named by `each`; all of them without any."""
+    places, each = select(cells.places, claim.get("where", {})), claim.get("each", [])
+    for key, group in places.groupby(each, sort=False) if each else [((), places)]:
+        yield _name(dict(zip(each, key, strict=True))), group
+
+
 def _compare(claim, cells, sign, _):
     """Every pair at every place on the axes named by `each`; over the other axes cells are averaged.
 
     `margin`: the worse one may be better by so much, which is how "gains little" is said."""
-    made, places = [], select(cells.places, claim.get("where", {}))
-    each = claim.get("each", [])
-    for key, group in places.groupby(each, sort=False) if each else [((), places)]:
-        place = _name(dict(zip(each, key, strict=True)))
+    made, low = [], -claim.get("margin", 0.0) or 0.0
+    for place, group in _each(claim, cells):
         for pair in claim["pairs"]:
             a, b = cells.mean(pair["better"], group), cells.mean(pair["worse"], group)
             if a is not None and b is not None:
                 what = pair.get("what") or _minus(_name(pair["better"]), _name(pair["worse"]), sign)
-                low = -claim.get("margin", 0.0) or 0.0
                 made.append(_linear(cells, f"{place} {what}", sign * (a - b), low=low))
     return made
 
@@ -141,29 +146,39 @@ def _trend(claim, cells, sign, _):
     for place, at in _panels(claim, cells, axis):
         if len(at) > 1:
             weights = _weights(dict(zip(at.values(), _slope(at), strict=True)), len(cells.places))
-            made.append(_along(claim, cells, f"{place} slope over {axis}", weights))
+            region = DIRECTIONS[claim["direction"]]
+            made.append(_linear(cells, f"{place} slope over {axis}", weights, unit="", **region))
     return made
 
 
 def _gap_trend(claim, cells, sign, _):
-    """The lead of one place over another, followed along an axis."""
-    axis, where = claim["axis"], claim.get("where", {})
-    here, there = (dict(_panels({"where": where | claim[side]}, cells, axis)) for side in ("of", "over"))
-    made, lead = [], f"lead of {_name(claim['of'])} over {_name(claim['over'])}"
-    for place in here:
-        both = [label for label in here[place] if label in there.get(place, {})]
-        if len(both) > 1:
-            weights = np.zeros(len(cells.places))
-            for label, slope in zip(both, _slope(both), strict=True):
-                weights[here[place][label]] += sign * slope
-                weights[there[place][label]] -= sign * slope
-            made.append(_along(claim, cells, f"{place} slope of the {lead} over {axis}", weights))
+    """The lead of one place over another (with `relative` their quotient), followed along an axis; every label of a
+    list in `over` is a comparison of its own."""
+    axis, where, made = claim["axis"], claim.get("where", {}), []
+    here = dict(_panels({"where": where | claim["of"]}, cells, axis))
+    for over in _one_by_one(claim["over"]):
+        there = dict(_panels({"where": where | over}, cells, axis))
+        for place in [place for place in here if place in there]:
+            both = [label for label in here[place] if label in there[place]]
+            a, b = ([side[place][label] for label in both] for side in (here, there))
+            if len(both) < 2:
+                continue
+            if claim.get("relative"):
+                what = f"{place} slope of {_name(claim['of'])} / {_name(over)} over {axis}".strip()
+                used = np.isin(np.arange(len(cells.places)), a + b)
+                numbers = cells.y[:, a] / cells.y[:, b] @ _slope(both)
+                made.append(Comparison(what, numbers, used, None, unit="", **DIRECTIONS[claim["direction"]]))
+            else:
+                what = f"{place} slope of the lead of {_name(claim['of'])} over {_name(over)} over {axis}"
+                weights = np.zeros(len(cells.places))
+                weights[a], weights[b] = sign * _slope(both), -sign * _slope(both)
+                made.append(_linear(cells, what, weights, unit="", **DIRECTIONS[claim["direction"]]))
     return made
 
 
-def _along(claim: dict, cells: Cells, what: str, weights: np.ndarray) -> Comparison:
-    region = {"rises": {}, "falls": {"low": -np.inf, "high": 0.0}}[claim["direction"]]
-    return _linear(cells, what, weights, **region, unit="")
+def _one_by_one(labels: dict) -> list[dict]:
+    lists = [label if isinstance(label, list) else [label] for label in labels.values()]
+    return [dict(zip(labels, chosen, strict=True)) for chosen in itertools.product(*lists)]
 
 
 def _slope(labels) -> np.ndarray:
@@ -188,6 +203,23 @@ def _ratio(claim, cells, sign, _):
     return [Comparison(what, numbers, a + b > 0, None, low, high, unit="")]
 
 
+def _saving(claim, cells, sign, _):
+    """The winner saves the claimed share of another's cost, 1 − own / other, within the tolerance; a single number is
+    claimed of the mean over all others."""
+    made, winner, tolerance = [], str(claim["winner"]), claim["tolerance"]
+    for place, at in _panels(claim, cells, claim["axis"]):
+        others = [label for label in at if label != winner]
+        claimed = claim["saving"] if isinstance(claim["saving"], dict) else {"mean of the others": claim["saving"]}
+        for name, share in claimed.items() if winner in at else []:
+            costs = [at[label] for label in (others if name == "mean of the others" else [name]) if label in at]
+            if costs:
+                numbers = (1 - cells.y[:, [at[winner]]] / cells.y[:, costs]).mean(axis=1)
+                used = np.isin(np.arange(len(cells.places)), [at[winner], *costs])
+                what = f"{place} saved by {winner} of {name}".strip()
+                made.append(Comparison(what, numbers, used, None, share - tolerance, share + tolerance, unit=""))
+    return made
+
+
 def _above(claim, cells, sign, _):
     """The value itself is above a number (below it, for a cost)."""
     places = select(cells.places, claim.get("where", {}))
@@ -198,16 +230,16 @@ def _above(claim, cells, sign, _):
 
 
 def _absolute(claim, cells, sign, reported):
-    """The measured value is within the tolerance of the paper's."""
-    made, places = [], select(cells.places, claim.get("where", {}))
-    for row in reported:
-        labels = {k: v for k, v in row.items() if k in cells.axes}
-        if row["measure"] != claim["measure"] or row["censored"]:
-            continue
-        weights = cells.mean(labels, places)
-        if weights is not None:
-            low, high = row["value"] - claim["tolerance"], row["value"] + claim["tolerance"]
-            made.append(_linear(cells, _name(labels), weights, low=low, high=high))
+    """The measured value is within the tolerance of the paper's, at every place on the axes named by `each`."""
+    made, tolerance = [], claim["tolerance"]
+    tolerance = tolerance[claim["measure"]] if isinstance(tolerance, dict) else tolerance
+    for place, group in _each(claim, cells):
+        for row in reported:
+            labels = {k: v for k, v in row.items() if k in cells.axes}
+            weights = cells.mean(labels, group)
+            if row["measure"] == claim["measure"] and not row["censored"] and weights is not None:
+                low, high = row["value"] - tolerance, row["value"] + tolerance
+                made.append(_linear(cells, f"{place} {_name(labels)}", weights, low=low, high=high))
     return made
 
 
@@ -220,5 +252,15 @@ def _name(labels: dict) -> str:
     return " ".join(f"{k}={v}" if str(v).replace(".", "").isdigit() else str(v) for k, v in labels.items())
 
 
-KINDS = {"best": _best, "near": _near, "compare": _compare, "trend": _trend, "gap_trend": _gap_trend,
-         "ratio": _ratio, "sum": _sum, "absolute": _absolute, "above": _above}  # fmt: skip
+KINDS = {
+    "best": _best,
+    "near": _near,
+    "compare": _compare,
+    "trend": _trend,
+    "gap_trend": _gap_trend,
+    "ratio": _ratio,
+    "saving": _saving,
+    "sum": _sum,
+    "absolute": _absolute,
+    "above": _above,
+}

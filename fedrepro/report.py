@@ -174,12 +174,11 @@ class Study:
     @cached_property
     def verdicts(self) -> list[tuple[dict, Verdict]]:
         """Every claim with its verdict."""
-        reported, found = self.table.reported_rows(), []
-        for claim in self.table.claims():
-            name = claim.get("measure")
-            values = self.values[self.values["measure"] == name]
-            found.append((claim, judge(claim, values, self.scale, self.axes, self.measures.get(name), reported)))
-        return found
+        reported = self.table.reported_rows()
+        return [
+            (claim, judge(claim, self.values, self.scale, self.axes, self.measures, reported))
+            for claim in self.table.claims()
+        ]
 
     def verdict_table(self) -> pd.DataFrame:
         """One row per claim: the verdict and, in a line, why."""

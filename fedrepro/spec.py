@@ -38,6 +38,7 @@ CLAIM_KINDS = {  # kind: options it needs
     "gap_trend": {"axis", "direction", "of", "over"},
     "near": {"axis", "winner", "margin"},
     "ratio": {"of", "over", "ratio", "tolerance"},
+    "saving": {"axis", "winner", "saving", "tolerance"},
     "absolute": {"tolerance"},
     "sum": {"axis", "total", "parts", "margin"},
     "above": {"than"},
@@ -228,6 +229,17 @@ def target(measure: dict, labels: dict) -> float:
     return measure.get("target", float("nan"))
 
 
+def measures_of(claim: dict) -> list[str]:
+    """The names of the measures that judge a claim: none, one or several."""
+    name = claim.get("measure", [])
+    return [name] if isinstance(name, str) else name
+
+
+def _table(value) -> dict:
+    """What may be one number or one for each label."""
+    return value if isinstance(value, dict) else {}
+
+
 def _lines_of(block: dict) -> dict[str, dict[str, list[str]]]:
     """For each measure of a block of reported numbers, the values that a line's columns must have."""
     every = block.get("where", {})
@@ -314,6 +326,10 @@ def _on_base(base: dict, content: dict) -> dict:
     for name in content.get("use", []):
         choose("use", name, shared)
     merged["axis"] = _join({a: shared[a] for a in content.get("use", [])}, content.get("axis", {}))
+    merged["override"] = [
+        *[o for o in base.get("override", []) if set(o["where"]) <= set(content.get("use", []))],
+        *content.get("override", []),
+    ]
     merged["deviation"] = [*base.get("deviation", []), *content.get("deviation", [])]
     merged["scale"] = {}
     for scale in SCALES:
@@ -462,11 +478,12 @@ def _check_claims(table: Table, names: set[str]) -> None:
         if "direction" in claim and claim["direction"] not in DIRECTIONS:
             raise table.fail(f"{where}direction", f"{claim['direction']!r} is none of {', '.join(DIRECTIONS)}")
         every = {"id", "kind", "measure", "where", "note", "among", "margin", "any_scale", *CLAIM_KINDS[kind]}
-        every |= {"each"} if kind == "compare" else set()
+        every |= {"compare": {"each"}, "absolute": {"each"}, "gap_trend": {"relative"}}.get(kind, set())
         needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
         _keys(table, where, claim, every, needed)
-        if "measure" in claim and claim["measure"] not in names:
-            raise table.fail(f"{where}measure", f"{claim['measure']!r} is none of {', '.join(names)}")
+        for name in [*measures_of(claim), *_table(claim.get("tolerance"))]:
+            if name not in names:
+                raise table.fail(f"{where}measure", f"{name!r} is none of {', '.join(names)}")
         for axis in claim.get("each", []):
             if axis not in table.axis:
                 raise table.fail(f"{where}each", f"{axis!r} is none of {', '.join(table.axis)}")
@@ -478,7 +495,8 @@ def _check_claims(table: Table, names: set[str]) -> None:
             for axis, labels in place.items():
                 for label in labels if isinstance(labels, list) else [labels]:
                     _known_label(table, where, axis, label)
-        for label in [*(claim[key] for key in ("winner", "total") if key in claim), *claim.get("parts", [])]:
+        several = [*claim.get("parts", []), *_table(claim.get("saving"))]
+        for label in [*(claim[key] for key in ("winner", "total") if key in claim), *several]:
             _known_label(table, where, claim["axis"], label)
 
 

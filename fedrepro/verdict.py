@@ -15,7 +15,7 @@ variance over seeds, with seeds - 1: where that is larger than the variance of t
 smaller at 1%, by an F test over all panels in which the claim makes this comparison.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from scipy.stats import f as fisher
 from scipy.stats import t as student
 
 from fedrepro.comparisons import EQUAL, KINDS, Cells, Comparison, select
+from fedrepro.spec import measures_of
 
 LEVEL = 0.05
 WIDER, NARROWER = 0.10, 0.01  # where the F test says that a comparison's own spread is not that of its panel
@@ -83,6 +84,8 @@ class Verdict:
         """One line: why it cannot be tested, or how many comparisons hold and what would decide it."""
         if self.state == "not testable":
             return self.why
+        if self.why:
+            return f"{self.counts}; the rest is not testable here: {self.why}"
         if self.state == "one seed":
             return f"{self.counts}; one seed shows no spread: two may decide, three are better"
         if self.state != "undecided":
@@ -132,24 +135,36 @@ def judge(
     values: pd.DataFrame,
     scale: str,
     axes: dict[str, list[str]],
-    measure: dict | None = None,
+    measures: dict[str, dict],
     reported=(),
     withheld: str | None = None,
 ) -> Verdict:
-    """`values`: the axes' labels, seed, value of the claim's measure (NaN where a target was missed) and, of a target,
-    `limit`, what was spent when the run stopped. `withheld`: why nothing that is learned can be judged yet."""
+    """`values`: measure, the axes' labels, seed, value (NaN where a target was missed) and, of a target, `limit`, what
+    was spent when the run stopped. `withheld`: why nothing that is learned can be judged yet.
+
+    A claim on several measures is one claim with the comparisons of all of them."""
     if claim["kind"] == "untestable":
         return Verdict("not testable", scale, why=claim["why"])
-    if claim["kind"] == "absolute" and scale != "paper" and not claim.get("any_scale"):
+    if claim["kind"] in ("absolute", "saving") and scale != "paper" and not claim.get("any_scale"):
         return Verdict("not testable", scale, why="an absolute number, judged at paper scale only")
-    if withheld and learned(measure):
-        return Verdict("not testable", scale, why=withheld)
-    cells = Cells(values, axes)
-    made = KINDS[claim["kind"]](claim, cells, -1.0 if measure.get("better") == "lower" else 1.0, reported)
-    if not made:
-        return Verdict("not testable", scale, why=f"the {scale} scale does not have these cells")
-    effects = _effects(made, cells, measure)
-    return Verdict(_conclusion(effects), scale, effects)
+    estimates, why, names = [], [], measures_of(claim)
+    for name in names:
+        measure, part = measures[name], {**claim, "measure": name}
+        if withheld and learned(measure):
+            why.append(withheld)
+            continue
+        cells = Cells(values[values["measure"] == name], axes)
+        made = KINDS[claim["kind"]](part, cells, -1.0 if measure.get("better") == "lower" else 1.0, reported)
+        if not made:
+            why.append(f"the {scale} scale does not have these cells")
+        for estimate in _estimates(made, cells, measure):
+            what = f"[{name}] {estimate.what}" if len(names) > 1 else estimate.what
+            estimates.append(replace(estimate, what=what))
+    if not estimates:
+        return Verdict("not testable", scale, why="; ".join(dict.fromkeys(why)))
+    effects = _effects(estimates)
+    state = _conclusion(effects)
+    return Verdict("undecided" if why and state == "holds" else state, scale, effects, "; ".join(why))
 
 
 def _conclusion(effects: tuple[Effect, ...]) -> str:
@@ -162,44 +177,70 @@ def _conclusion(effects: tuple[Effect, ...]) -> str:
     return "one seed" if alone else "undecided"
 
 
-def _effects(made: list[Comparison], cells: Cells, measure: dict) -> tuple[Effect, ...]:
-    seeds = len(cells.y)
-    fixed = np.array([_seedless(c, cells, measure) for c in made])
-    numbers, bounds = zip(*(_bounded(c, cells) for c in made), strict=True)
-    mean, se, df = np.array([n.mean() for n in numbers]), np.where(fixed, 0.0, np.nan), np.where(fixed, np.inf, np.nan)
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of a comparison over seeds and how well it is known."""
+
+    what: str
+    mean: float
+    error: float  # standard error; NaN where it is not known
+    df: float
+    low: float
+    high: float
+    bound: str
+    seeds: int
+    unit: str
+
+
+def _estimates(made: list[Comparison], cells: Cells, measure: dict) -> list[Estimate]:
+    seeds, size = len(cells.y), len(made)
+    fixed = np.array([_seedless(c, cells, measure) for c in made], bool)
+    bounded = [_bounded(c, cells) for c in made]
+    mean = np.array([numbers.mean() for numbers, _ in bounded])
+    error, df = np.where(fixed, 0.0, np.full(size, np.nan)), np.where(fixed, np.inf, np.full(size, np.nan))
     stacks: dict[tuple, list] = {}
     for i in np.flatnonzero(~fixed & ~np.isnan(mean)) if seeds > 1 else []:
-        se[i], df[i] = np.sqrt(_variance(numbers[i]) / seeds), seeds - 1
-        if not bounds[i] and (found := _panel(made[i].weights, cells)):
+        numbers, bound = bounded[i]
+        error[i], df[i] = np.sqrt(_variance(numbers) / seeds), seeds - 1
+        if not bound and (found := _panel(made[i].weights, cells)):
             labels, direction, panel = found
             stacks.setdefault((labels, tuple(direction.round(9))), []).append((i, direction, panel))
     for members in stacks.values():
         at, directions, panels = zip(*members, strict=True)
-        _, se[list(at)], df[list(at)] = pooled(np.stack(panels), directions[0])
-    chance = (se == 0) & ~fixed & (seeds < 3)  # two equal numbers
-    se[chance] = np.nan
-    low, high = np.array([c.low for c in made]), np.array([c.high for c in made])
-    p, p_opposite, states = decide(mean, se, df, low, high, np.array(bounds))
-    half = student.isf(LEVEL / 2, df) * se
-    distances = _distances(mean, low, high, np.array(bounds))
-    needed = [_seeds_needed(*numbers, seeds, len(made)) for numbers in zip(*distances, se, df, strict=True)]
+        _, error[list(at)], df[list(at)] = pooled(np.stack(panels), directions[0])
+    if seeds < 3:
+        error[(error == 0) & ~fixed] = np.nan  # two equal numbers may be chance
+    return [
+        Estimate(c.what, float(mean[i]), error[i], df[i], c.low, c.high, bounded[i][1], seeds,
+                 measure.get("unit", "") if c.unit is None else c.unit)
+        for i, c in enumerate(made)
+    ]  # fmt: skip
+
+
+def _effects(estimates: list[Estimate]) -> tuple[Effect, ...]:
+    """All comparisons of a claim, decided together."""
+    mean, error, df, low, high, bound = (
+        np.array([getattr(e, name) for e in estimates]) for name in ("mean", "error", "df", "low", "high", "bound")
+    )
+    p, p_opposite, states = decide(mean, error, df, low, high, bound)
+    half, distances = student.isf(LEVEL / 2, df) * error, _distances(mean, low, high, bound)
     return tuple(
         Effect(
-            what=c.what,
-            mean=float(mean[i]),
+            what=e.what,
+            mean=e.mean,
             half=_number(half[i]),
-            low=c.low,
-            high=c.high,
-            bound=bounds[i],
-            df=_number(df[i]),
+            low=e.low,
+            high=e.high,
+            bound=e.bound,
+            df=_number(e.df),
             p=_number(p[i]),
             p_opposite=_number(p_opposite[i]),
             state=str(states[i]),
-            seeds=seeds,
-            seeds_needed=needed[i] if states[i] == "open" else None,
-            unit=measure.get("unit", "") if c.unit is None else c.unit,
+            seeds=e.seeds,
+            seeds_needed=_seeds_needed(*(d[i] for d in distances), e, len(estimates)) if states[i] == "open" else None,
+            unit=e.unit,
         )
-        for i, c in enumerate(made)
+        for i, e in enumerate(estimates)
     )
 
 
@@ -307,11 +348,11 @@ def _two_sided(distance, se, df):
     return np.minimum(2 * student.sf(ratio, df), 1.0)
 
 
-def _seeds_needed(inside: float, outside: float, se: float, df: float, seeds: int, comparisons: int) -> int | None:
+def _seeds_needed(inside: float, outside: float, e: Estimate, comparisons: int) -> int | None:
     """The fewest seeds that would decide the same mean and spread; against the claim, at the first step of Holm."""
     distance, level = (inside, LEVEL) if inside > 0 else (outside, LEVEL / comparisons)
-    if not se > 0 or not distance > 0:
+    if not e.error > 0 or not distance > 0:
         return None
-    more = np.arange(seeds + 1, MOST_SEEDS + 1)
-    p = _two_sided(distance, se * np.sqrt(seeds / more), df * (more - 1) / (seeds - 1))
+    more = np.arange(e.seeds + 1, MOST_SEEDS + 1)
+    p = _two_sided(distance, e.error * np.sqrt(e.seeds / more), e.df * (more - 1) / (e.seeds - 1))
     return int(more[p <= level][0]) if (p <= level).any() else None

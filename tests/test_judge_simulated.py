@@ -105,6 +105,7 @@ def test_the_judge_is_that_arithmetic():
     y = simulate(3, 3, effect=1.5, spreads=(1, 1, 1, 1, 6), draws=20)
     axes = {"level": ["1", "2", "3"], "method": METHODS}
     claim = {"id": "x", "kind": "best", "measure": "m", "axis": "method", "winner": "A"}
+    measures = {"m": {"column": "accuracy", "kind": "final"}}
     expected = states(y).reshape(20, 4, 3)
     for draw in range(20):
         rows = [
@@ -113,7 +114,7 @@ def test_the_judge_is_that_arithmetic():
             for method, numbers in zip(METHODS, panel, strict=True)
             for seed, value in enumerate(numbers)
         ]
-        effects = judge(claim, pd.DataFrame(rows), "cpu", axes, {"column": "accuracy", "kind": "final"}).effects
+        effects = judge(claim, pd.DataFrame(rows).assign(measure="m"), "cpu", axes, measures).effects
         assert [effect.state for effect in effects] == expected[draw].T.ravel().tolist()
 
 
@@ -122,12 +123,12 @@ def test_missed_targets_without_any_effect(limit):
     """Rounds to a target around 1000, for both methods alike, cut off where the run ends."""
     rng = np.random.default_rng(limit)
     claim = {"id": "x", "kind": "best", "measure": "m", "axis": "method", "winner": "A"}
-    found = []
+    measures, found = {"m": {"column": "round", "kind": "to_target", "better": "lower"}}, []
     for _ in range(300):
         rounds = rng.normal(1000, 100, (2, 3))
         kept = np.where(rounds <= limit, rounds, np.nan)
         rows = [{"method": "AB"[i], "seed": s, "value": kept[i, s], "limit": limit} for i, s in np.ndindex(2, 3)]
-        measure = {"column": "round", "kind": "to_target", "better": "lower"}
-        found.append(judge(claim, pd.DataFrame(rows), "cpu", {"method": ["A", "B"]}, measure).state)
+        table = pd.DataFrame(rows).assign(measure="m")
+        found.append(judge(claim, table, "cpu", {"method": ["A", "B"]}, measures).state)
     assert found.count("holds") <= 0.05 * len(found)
     assert found.count("opposite") <= 0.05 * len(found)

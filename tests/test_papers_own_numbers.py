@@ -28,9 +28,9 @@ def as_measured(cells, reported, measure):
                 spread = 0.0 if seedless(measure, cell.labels) else spread
                 for seed in range(SEEDS):
                     value = float("nan") if row["censored"] else row["value"] + spread * noise[seed]
-                    rows.append({**cell.labels, "seed": seed, "value": value, "limit": row["value"]})
+                    rows.append({**row, **cell.labels, "seed": seed, "value": value, "limit": row["value"]})
                 break
-    return pd.DataFrame(rows)
+    return rows
 
 
 def seedless(measure, labels):
@@ -45,10 +45,9 @@ def verdicts():
         cells, reported, measures = table.cells("paper"), table.reported_rows(), table.measures("paper")
         axes = {axis: list(choices) for axis, choices in table.choices("paper").items()}
         for claim in table.claims():
-            if measure := measures.get(claim.get("measure")):
-                values = as_measured(cells, reported, measure)
-                if len(values):
-                    found[claim["id"]] = judge(claim, values, "paper", axes, measure, reported)
+            rows = [row for name in spec.measures_of(claim) for row in as_measured(cells, reported, measures[name])]
+            if rows:
+                found[claim["id"]] = judge(claim, pd.DataFrame(rows), "paper", axes, measures, reported)
     return found
 
 

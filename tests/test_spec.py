@@ -12,6 +12,7 @@ import pytest
 from fedrepro import spec
 from fedrepro.errors import BadInput
 from fedrepro.report import Study, _measure
+from fedrepro.verdict import Verdict, judge
 
 TABLES = [f"{paper}/{table.name}" for paper in spec.papers() for table in spec.tables(paper)]
 
@@ -53,11 +54,23 @@ def edited(tmp_path):
         ('kind = "compare"', 'kind = "beats"', "'beats' is none of best"),
         ('kind = "compare"', 'kind = "trend"\naxis = "delta"\ndirection = "up"', "'up' is none of rises, falls"),
         ("only = [1, 2]", "only = [1, 3]", "'3' is none of"),
-        ('use = ["dataset"]', 'use = ["datasat"]', "use: 'datasat' is not valid"),
+        ('use = ["reading", "dataset"]', 'use = ["reading", "datasat"]', "use: 'datasat' is not valid"),
+        ('each = ["reading"]', 'each = ["reeding"]', "each: 'reeding' is none of reading, dataset, delta"),
+        (
+            "[[claim]]",
+            '[[claim]]\nid = "x"\nkind = "saving"\nmeasure = "accuracy"\naxis = "delta"\nwinner = "1"\n'
+            "tolerance = 0.1\nsaving = { 3 = 0.5 }\n[[claim]]",
+            "delta = '3' is no place",
+        ),
         (
             'measure = "accuracy"\ncolumns',
             "measures.accuracie = {}\ncolumns",
             "reported.measures: 'accuracie' is none of",
+        ),
+        (
+            'kind = "compare"\nmeasure = "accuracy"',
+            'kind = "compare"\nmeasure = ["accuracy", "loss"]',
+            "'loss' is none of accuracy",
         ),
         ("[[claim]]", '[groups]\ntitle = "by delta"\n[[claim]]', "groups.measure: is missing"),
         ("title =", "title", "table2_temperature.toml: "),
@@ -72,19 +85,92 @@ def test_a_mistake_is_named(edited, old, new, message):
 def test_cells_are_the_product_of_the_axes():
     table = spec.find("fedbr/table2_temperature")
     cells = table.cells("paper")
-    assert [c.labels for c in cells[:2]] == [{"dataset": "CIFAR10", "delta": d} for d in ("0.75", "1")]
-    assert len(cells) == 10
+    assert [c.labels for c in cells[:2]] == [
+        {"reading": "sampled clients", "dataset": "CIFAR10", "delta": d} for d in ("0.75", "1")
+    ]
+    assert len(cells) == 20
     run = cells[0].run(3)
     assert (run.hp["delta"], run.data, run.seed, run.model, run.rounds) == (0.75, "cifar10", 3, "resnet18", 200)
 
 
 def test_shared_cells_are_one_run():
     """The default FedBR run of five tables is trained once."""
-    base = {"dataset": "CIFAR10", "method": "FedBR", "delta": "1", "tau": "1", "epsilon": "7", "lambda1": "1",
-            "lambda2": "1", "system": "homogeneous"}  # fmt: skip
+    base = {"reading": "sampled clients", "dataset": "CIFAR10", "method": "FedBR", "delta": "1", "tau": "1",
+            "epsilon": "7", "lambda1": "1", "lambda2": "1", "system": "homogeneous"}  # fmt: skip
     ids = {cell.run(0).id for name in TABLES if name.startswith("fedbr/") for cell in spec.find(name).cells("reduced")
            if all(base[axis] == label for axis, label in cell.labels.items())}  # fmt: skip
     assert len(ids) == 1
+
+
+@pytest.mark.parametrize("scale", spec.SCALES)
+def test_moon_has_the_mu_of_its_paper_on_each_data_set(scale):
+    """Li et al., CVPR 2021, Section 4.1: 5 on CIFAR-10 and 1 on CIFAR-100, whatever the label of the panel."""
+    runs = [cell.run(0) for name in TABLES if name.startswith("fedbr/") for cell in spec.find(name).cells(scale)]
+    moon = {(run.data.partition(":")[0], run.hp["mu"]) for run in runs if run.method == "moon"}
+    assert (
+        moon
+        == {
+            "smoke": {("synthetic", 5.0)},
+            "reduced": {("cifar10", 5.0)},
+            "cpu": {("cifar10", 5.0), ("cifar100", 1.0)},
+            "paper": {("cifar10", 5.0), ("cifar100", 1.0)},
+        }[scale]
+    )
+
+
+def test_targets_of_each_data_set():
+    for name in ("fedbr/fig5_6_resources", "fedbr/fig8_system_heterogeneity"):
+        measure = spec.find(name).measures("paper")["time to target"]
+        assert [spec.target(measure, {"dataset": d}) for d in ("CIFAR10", "CIFAR100")] == [0.78, 0.49]
+
+
+def judged(study, claim_id: str) -> Verdict:
+    (claim,) = [claim for claim in study.table.claims() if claim["id"] == claim_id]
+    return judge(claim, study.values, study.scale, study.axes, study.measures, study.table.reported_rows())
+
+
+def as_measured(study, rows) -> list[dict]:
+    """Rows of the paper's numbers as if every cell they belong to had been measured so with three seeds."""
+    places = [cell.labels for cell in study.cells]
+    return [{**place, **row, "seed": seed} for row in rows for place in places for seed in (0, 1, 2)
+            if all(row.get(axis, label) == label for axis, label in place.items())]  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", ["fedbr-c01", "fedbr-c10", "fedbr-c11", "fedbr-c13", "fedbr-c14", "fedbr-c25"])
+def test_the_papers_own_numbers_pass_the_judge(claim):
+    """And no longer do if FedBR were as FedProx: 1,479 s, 138.3 GB, 70.3%."""
+    study = Study("fedbr/fig5_6_resources", "paper")
+    study.values = pd.DataFrame(as_measured(study, study.table.reported_rows()))
+    assert judged(study, claim).word == "reproduced"
+    others = study.values[study.values["method"] != "FedBR"]
+    study.values = pd.concat([others, others[others["method"] == "FedProx"].assign(method="FedBR")])
+    assert judged(study, claim).word == "contradicted"
+
+
+def test_fedmlb_under_limited_communication_by_the_papers_own_numbers():  # FB-25
+    study = Study("fedbr/fig8_system_heterogeneity", "paper")
+    place = {"dataset": "CIFAR10", "measure": "accuracy within the traffic budget"}
+    at_50_gb = [{**place, "method": "FedAvg", "value": 0.708}, {**place, "method": "FedMLB", "value": 0.723}]
+    study.values = pd.DataFrame(as_measured(study, [*study.table.reported_rows(), *at_50_gb]))
+    found = judged(study, "fedbr-c39")
+    assert found.word == "contradicted"
+    effects = {effect.what: (effect.state, round(effect.mean, 3)) for effect in found.effects}
+    assert effects["[time to target] CIFAR10 FedMLB − FedAvg"] == ("holds", 1018)
+    assert effects["[accuracy within the traffic budget] CIFAR10 FedAvg − FedMLB"] == ("opposite", -0.015)
+    assert judged(study, "fedbr-c26").word == "reproduced"  # 1,034 s and 1,782 s
+    assert judged(study, "fedbr-c27").word == judged(study, "fedbr-c28").word == "reproduced"
+
+
+def test_each_reading_is_judged_on_its_own():
+    """3 points above the paper in one reading and 3 below in the other are not "as the paper says" on average."""
+    study = Study("fedbr/fig3_convergence", "paper")
+    study.values = pd.DataFrame(as_measured(study, study.table.reported_rows()))
+    assert study.values["reading"].nunique() == 2
+    assert judged(study, "fedbr-c05").word == "reproduced"
+    study.values["value"] += study.values["reading"].map({"sampled clients": 0.03, "all clients": -0.03})
+    found = judged(study, "fedbr-c05")
+    assert found.word == "contradicted"
+    assert "all clients CIFAR10 FedAvg" in {effect.what for effect in found.effects if effect.state == "opposite"}
 
 
 @pytest.mark.parametrize("scale", spec.SCALES)

@@ -40,7 +40,8 @@ BEST = {"id": "x", "kind": "best", "measure": "m", "axis": "method", "winner": "
 
 
 def judged(claim, table, scale="reduced", reported=(), axes=AXES, **measure):
-    return judge(claim, table, scale, axes, {"column": "accuracy", "kind": "final", **measure}, reported)
+    measures = {"m": {"column": "accuracy", "kind": "final", **measure}}
+    return judge({"measure": "m", **claim}, table.assign(measure="m"), scale, axes, measures, reported)
 
 
 def state(*args, **options):
@@ -333,7 +334,7 @@ def test_what_is_learned_can_be_withheld():
         ({"column": "bytes", "kind": "total"}, "holds"),
         ({"column": "client_flops", "kind": "mean"}, "holds"),
     ):
-        found = judge(BEST, CLEAR, "cpu", AXES, measure, withheld=why)
+        found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure}, withheld=why)
         assert (found.state, learned(measure)) == (state, state == "not testable")
         assert found.reason == (why if learned(measure) else "3 of 3 hold")
 
@@ -346,3 +347,62 @@ def test_each_place_is_a_comparison_of_its_own():
     found = judged({**claim, "each": ["level"]}, table)
     assert (found.state, found.counts) == ("opposite", "2 of 3 hold, 1 opposite")
     assert [text(e) for e in found.effects if e.state == "opposite"] == ["level=9 A − B: -0.1 ± 0"]
+
+
+def test_a_claim_on_several_measures():
+    """Holm counts the comparisons of all of them, and what cannot be judged leaves the rest undecided at best."""
+    both = pd.concat([CLEAR.assign(measure="m"), CLEAR.assign(measure="cost")])
+    learned, cost = {"column": "accuracy", "kind": "final"}, {"column": "bytes", "kind": "total", "better": "lower"}
+    claim, measures = {**BEST, "measure": ["m", "cost"]}, {"m": learned, "cost": cost}
+    found = judge(claim, both, "cpu", AXES, measures)
+    assert (found.state, found.counts) == ("opposite", "3 of 6 hold, 3 opposite")
+    assert [effect.what for effect in found.effects][2:4] == ["[m] 9 A − B", "[cost] 0 B − A"]
+    cost["better"] = "higher"
+    assert judge(claim, both, "cpu", AXES, measures).state == "holds"
+    held = judge(claim, both, "cpu", AXES, measures, withheld="not trained yet")
+    assert (held.state, held.counts) == ("undecided", "3 of 3 hold")
+    assert held.reason.endswith("not testable here: not trained yet")
+
+
+def test_savings_by_hand():
+    # A costs 75 where B costs 100: 25% saved on every level; a mean over one other is that other's
+    table = values([[75.0] * 3] * 3, [[100.0] * 3] * 3)
+    claim = {"id": "x", "kind": "saving", "axis": "method", "winner": "A", "tolerance": 0.01}
+    for saving in ({"B": 0.25}, 0.25, {"B": 0.245}):
+        assert state({**claim, "saving": saving}, table, "paper", better="lower") == "holds"
+        assert state({**claim, "saving": saving}, table, "cpu", better="lower") == "not testable"
+    assert state({**claim, "saving": {"B": 0.33}}, table, "paper") == "opposite"  # 100 / 75 - 1
+    # against 100 and 150 the savings are 25% and 50%, their mean 37.5%; 75 / mean(100, 150) would save 40%
+    more = pd.concat([table, table[table["method"] == "B"].assign(method="C", value=150.0)])
+    axes = {**AXES, "method": ["A", "B", "C"]}
+    for saving, expected in ((0.375, "holds"), (0.4, "opposite")):
+        assert state({**claim, "saving": saving}, more, "paper", axes=axes) == expected
+    missed = table.assign(value=table["value"].where(table["method"] != "B"))
+    assert state({**claim, "saving": 0.25}, missed, "paper") == "undecided"  # target not reached
+
+
+def test_a_relative_gap_is_a_quotient():
+    # A = 50, 72, 92 and B = 40, 60, 80 over the levels: the difference rises (10, 12, 12), the quotient falls (1.25,
+    # 1.2, 1.15)
+    table = values([[50.0] * 3, [72.0] * 3, [92.0] * 3], [[40.0] * 3, [60.0] * 3, [80.0] * 3])
+    claim = {"id": "x", "kind": "gap_trend", "axis": "level", "direction": "falls", "of": {"method": "A"},
+             "over": {"method": "B"}}  # fmt: skip
+    assert state(claim, table) == "opposite"
+    assert state({**claim, "relative": True}, table) == "holds"
+    assert state({**claim, "relative": True}, table, better="lower") == "holds"  # a quotient has no better side
+    # every other one is a comparison of its own: against C, whose cost falls, A's rises
+    more = pd.concat([table, table[table["method"] == "B"].assign(method="C", value=np.repeat([3.0, 2.0, 1.0], 3))])
+    claim = {**claim, "relative": True, "over": {"method": ["B", "C"]}}
+    found = judged(claim, more, axes={**AXES, "method": ["A", "B", "C"]}, better="lower")
+    assert [(e.what, e.state) for e in found.effects] == [
+        ("slope of A / B over level", "holds"),
+        ("slope of A / C over level", "opposite"),
+    ]
+    assert found.effects[0].mean == pytest.approx(-0.45 / 40.667, rel=1e-4)  # sum (x - 14/3)(y - 1.2), sum (x - 14/3)^2
+
+
+def test_a_tolerance_for_each_measure():
+    claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": {"m": 0.1, "other": 1e-6}, "any_scale": True}
+    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.52, "censored": False}]
+    assert state(claim, CLEAR, reported=reported) == "holds"
+    assert state({**claim, "tolerance": {"m": 1e-6}}, CLEAR, reported=reported) != "holds"
