@@ -130,15 +130,27 @@ def _each(claim: dict, cells: Cells):
 def _compare(claim, cells, sign, _):
     """Every pair at every place on the axes named by `each`; over the other axes cells are averaged.
 
-    `margin`: the worse one may be better by so much, which is how "gains little" is said."""
-    made, low = [], -claim.get("margin", 0.0) or 0.0
+    `margin`: the worse one may be better by so much, which is how "gains little" is said. A pair's `by`: the better one
+    must be better by so much. Its `most`: each label on that axis is compared, and most of them must be better."""
+    made = []
     for place, group in _each(claim, cells):
         for pair in claim["pairs"]:
-            a, b = cells.mean(pair["better"], group), cells.mean(pair["worse"], group)
-            if a is not None and b is not None:
-                what = pair.get("what") or _minus(_name(pair["better"]), _name(pair["worse"]), sign)
-                made.append(_linear(cells, f"{place} {what}", sign * (a - b), low=low))
+            better, most = pair["better"], pair.get("most")
+            sides = [cells.mean({**better, most: one} if most else better, group) for one in better.get(most, [None])]
+            worse = cells.mean(pair["worse"], group)
+            sides = [sign * (side - worse) for side in sides if side is not None and worse is not None]
+            what = f"{place} {pair.get('what') or _minus(_name(better), _name(pair['worse']), sign)}"
+            low = pair.get("by", 0.0) - claim.get("margin", 0.0)
+            gaps = [_linear(cells, what, weights, low=low) for weights in sides]
+            made += [_majority(gaps)] if most and gaps else gaps
     return made
+
+
+def _majority(gaps: list[Comparison]) -> Comparison:
+    """Per seed, what most of the gaps reach at least; a target that was missed counts as the smallest."""
+    ordered = np.sort(-np.stack([gap.numbers for gap in gaps]), axis=0)  # NaN comes last
+    used = np.any([gap.used for gap in gaps], axis=0)
+    return replace(gaps[0], numbers=-ordered[len(gaps) // 2], used=used, weights=None)
 
 
 def _trend(claim, cells, sign, _):

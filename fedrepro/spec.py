@@ -369,8 +369,9 @@ def _check(table: Table) -> None:
         _keys(table, "override.", override, {"where", "run", "scales"}, ("where", "run"))
         for scale in override.get("scales", []):
             choose("override.scales", scale, SCALES)
-        for axis, label in override["where"].items():
-            _known_label(table, "override.where", axis, label)
+        for axis, labels in override["where"].items():
+            for label in labels if isinstance(labels, list) else [labels]:
+                _known_label(table, "override.where", axis, label)
     for measure in table.measure:
         kind = measure.get("kind")
         if kind not in MEASURE_KINDS:
@@ -489,7 +490,9 @@ def _check_claims(table: Table, names: set[str]) -> None:
                 raise table.fail(f"{where}each", f"{axis!r} is none of {', '.join(table.axis)}")
         places = [claim.get(key, {}) for key in ("where", "of", "over")]
         for pair in claim.get("pairs", []):
-            _keys(table, f"{where}pairs.", pair, {"better", "worse", "what"}, ("better", "worse"))
+            _keys(table, f"{where}pairs.", pair, {"better", "worse", "what", "most", "by"}, ("better", "worse"))
+            if "most" in pair and not isinstance(pair["better"].get(pair["most"]), list):
+                raise table.fail(f"{where}pairs.most", f"{pair['most']!r} has no list of labels in better")
             places += [pair["better"], pair["worse"]]
         for place in places:
             for axis, labels in place.items():

@@ -299,6 +299,18 @@ def test_a_margin_says_gains_little():
     assert text(found.effects[0]) == "B − A: -0.01 ± 0 (claimed: above -0.2)"
 
 
+def test_most_of_several_are_better_by_so_much():
+    # against D = 0: A is 3, B 2, C -1 above; two of three are at least 2 above it
+    table, axes = panel(A=[3.0, 3.1, 3.0], B=[2.0, 2.1, 1.9], C=[-1.0, -1.0, -1.1], D=[0.0, 0.0, 0.0])
+    pair = {"better": {"method": ["A", "B", "C"]}, "worse": {"method": "D"}, "most": "method"}
+    claim = {"id": "x", "kind": "compare", "pairs": [{**pair, "by": 1.5}]}
+    (effect,) = judged(claim, table, axes=axes).effects
+    assert (effect.mean, effect.low, effect.state) == (2.0, 1.5, "holds")
+    assert state({**claim, "pairs": [{**pair, "by": 2.5}]}, table, axes=axes) == "opposite"
+    table.loc[table["method"] == "B", "value"] = NAN  # a missed target is not better
+    assert judged(claim, table, axes=axes).effects[0].mean == pytest.approx(-1.0333, abs=1e-4)
+
+
 def test_ratio():
     claim = {"id": "x", "kind": "ratio", "measure": "m", "of": {"method": "A", "level": "0"},
              "over": {"method": "A", "level": "0"}, "ratio": 1.0, "tolerance": 0.01}  # fmt: skip
