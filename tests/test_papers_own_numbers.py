@@ -52,11 +52,13 @@ def verdicts():
 
 
 EXPLAINED = {  # claim -> erratum that says why the paper's own numbers do not bear it out
+    "dfl-c12": "DF-23",
     "fedmlb-c12": "ML-04",
     "fedmlb-c19": "ML-06",
     "fedmlb-c24": "ML-01",
     "kapc-c01": "KA-19",
     "kapc-c02": "KA-19",
+    "kapc-c03": "KA-19",
     "kapc-c04": "KA-19",
     "kapc-c10": "KA-19",
 }
