@@ -1,9 +1,12 @@
 """fedrepro report: results/index.html, one static page of all papers, from committed files alone.
 
 No server, nothing from elsewhere: style, script and run records are inside, figures and CSV files beside it.
+Its content security policy lets only this style and this script in.
 """
 
+import base64
 import csv
+import hashlib
 import json
 import re
 from collections import Counter
@@ -15,7 +18,7 @@ from string import Template
 import pandas as pd
 
 from fedrepro import record, spec
-from fedrepro.errors import bad, choose
+from fedrepro.errors import BadInput, bad, choose
 from fedrepro.report import Study
 from fedrepro.reproduce import web_page
 from fedrepro.store import write_atomically
@@ -37,6 +40,7 @@ ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
 
 def build(folder: Path) -> Path:
     """Write `folder`/index.html and each paper's README.md; executed notebooks become web pages beside them."""
+    record.check_path(folder)
     places = sorted({path.parent for path in folder.glob("*/*/*_values.csv")})
     if not places:
         raise bad(
@@ -45,9 +49,27 @@ def build(folder: Path) -> Path:
     papers = [Paper(name, folder) for name in spec.papers()]
     for known in record.find(folder):
         record.write_readme(known.folder)
+    for path in (path for place in places for path in place.glob("*.csv")):
+        _try_reading(path)
+    try:
+        text = _page(papers)
+    except BadInput:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise BadInput(
+            f"results: a file in {folder} is not as it was made ({why}); `fedrepro verify` says which"
+        ) from error
     target = folder / "index.html"
-    write_atomically(target, lambda file: file.write(_page(papers).encode()))
+    write_atomically(target, lambda file: file.write(text.encode()))
     return target
+
+
+def _try_reading(path: Path) -> None:
+    try:
+        pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read ({error})") from None
 
 
 class Paper:
@@ -81,10 +103,12 @@ class Paper:
 
 def _effects(verdicts: Path) -> dict[str, list[Effect]]:
     """claim -> its effects, from the file beside its verdicts."""
-    table, found = pd.read_csv(verdicts.with_name(verdicts.name.replace("_verdicts", "_effects"))), {}
-    table = table.fillna({"unit": "", "bound": ""})
-    for line in table.astype(object).where(table.notna() | (table.columns == "mean"), None).to_dict("records"):
-        found.setdefault(line.pop("claim"), []).append(Effect(**line))
+    path, texts = verdicts.with_name(verdicts.name.replace("_verdicts", "_effects")), ["what", "unit", "bound"]
+    table, found = pd.read_csv(path, dtype=dict.fromkeys(texts, str)), {}
+    table[texts] = table[texts].fillna("")
+    for line in table.to_dict("records"):
+        half = None if pd.isna(line["half"]) else line["half"]
+        found.setdefault(line.pop("claim"), []).append(Effect(**{**line, "half": half}))
     return found
 
 
@@ -96,9 +120,12 @@ def _page(papers: list[Paper]) -> str:
     runs = {id_: run for paper in papers for folder in paper.folders.values() for id_, run in _runs(folder).items()}
     counted = (len(papers), "paper"), (sum(len(paper.claims) for paper in papers), "claim"), (len(runs), "training")
     options = "".join(f'<option value="{scale}">{scale} scale</option>' for scale in scales)
+    css, js = ((home / f"page.{kind}").read_text() for kind in ("css", "js"))
     return Template((home / "page.html").read_text()).substitute(
-        css=(home / "page.css").read_text(),
-        js=(home / "page.js").read_text(),
+        css=css,
+        js=js,
+        policy=f"default-src 'none'; img-src 'self' file:; style-src {_source(css)}; script-src {_source(js)}; "
+        "base-uri 'none'; form-action 'none'",
         counted=", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counted),
         totals="".join(_total(scale, totals[scale], EXPLAINED[scale]) for scale in scales),
         links="".join(f'<a href="#{paper.id}">{escape(paper.title)}</a>' for paper in papers),
@@ -111,6 +138,12 @@ def _page(papers: list[Paper]) -> str:
         papers="".join(map(_paper, papers)),
         runs=json.dumps(runs, separators=(",", ":")).replace("<", "\\u003c"),
     )
+
+
+def _source(text: str) -> str:
+    """How a content security policy names an inline style or script; page.html begins each with a new line."""
+    digest = hashlib.sha256(b"\n" + text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _class(state: str) -> str:
@@ -130,7 +163,7 @@ def _total(scale: str, counts: Counter, note: str) -> str:
     bars = words = ""
     for state in STATES:
         if number := counts[state]:
-            bars += f'<i class="{_class(state)}" style="flex:{number}" title="{number} {word(state, scale)}"></i>'
+            bars += f'<i class="{_class(state)}" data-flex="{number}" title="{number} {word(state, scale)}"></i>'
             words += f'<span class="{_class(state)}"><strong>{number}</strong> {word(state, scale)}</span>'
     return (f'<div class="total"><b>At {scale} scale</b> <span class="soft">{note}</span>'
             f'<div class="bar">{bars}</div><div class="legend">{words}</div></div>')  # fmt: skip
@@ -170,7 +203,7 @@ def _table(paper: Paper, table: spec.Table) -> str:
 
 def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
     folder, name = paper.folders[scale], table.name
-    place = f"{scale}/{paper.id}/{name}"
+    place = escape(f"{scale}/{paper.id}/{name}")
     values = pd.read_csv(folder / f"{name}_values.csv")
     study = Study(f"{paper.id}/{name}", scale, [int(seed) for seed in values["seed"].unique()])
     summary, axes = pd.read_csv(folder / f"{name}.csv"), list(study.axes)
@@ -182,7 +215,7 @@ def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
     numbers = _numbers(study, summary)
     if table.groups and (folder / f"{name}_groups.csv").exists():
         groups = pd.read_csv(folder / f"{name}_groups.csv", dtype={0: str})
-        numbers += f"<h4>{table.groups['title']}</h4>{_plain(groups)}"
+        numbers += f"<h4>{escape(table.groups['title'])}</h4>{_plain(groups)}"
     title = "The paper's numbers beside ours"
     numbers = f"<h4>{title}</h4>{numbers}" if len(summary) <= 20 else _fold(title, len(summary), numbers)
     return (
@@ -197,7 +230,8 @@ def _claims(found: list[dict]) -> str:
     return "".join(
         f'<div class="claim {_class(c["state"])}" data-verdict="{_class(c["state"])}">'
         f"<div>{_mark(c['state'])}{c['verdict']}</div><div><p>{escape(c['the paper says'])}</p>"
-        f'<span class="soft">{escape(c["said in"])} · {c["claim"]}</span>{_note(c["reason"])}{_drawn(c["effects"])}'
+        f'<span class="soft">{escape(c["said in"])} · {escape(c["claim"])}</span>'
+        f"{_note(c['reason'])}{_drawn(c['effects'])}"
         f"{_note(c.get('judged how', ''))}</div></div>"
         for c in sorted(found, key=lambda c: STATES.index(c["state"]))
     )
@@ -268,11 +302,11 @@ def _numbers(study: Study, summary: pd.DataFrame) -> str:
 
 
 def _run_links(runs: str) -> str:
-    return " ".join(f'<a href="#run-{run}"><code>{run[:6]}</code></a>' for run in runs.split())
+    return " ".join(f'<a href="#run-{escape(run)}"><code>{escape(run[:6])}</code></a>' for run in runs.split())
 
 
 def _plain(table: pd.DataFrame) -> str:
-    html = table.round(4).to_html(index=False, border=0, na_rep="")
+    html = table.round(4).to_html(index=False, border=0, na_rep="").replace(' style="text-align: right;"', "")
     return f'<div class="scroll">{html}</div>'
 
 

@@ -37,9 +37,9 @@ def default_scale() -> str:
 class Study:
     """Study("fedbr/table2_temperature", scale="smoke").run().show() ..."""
 
-    def __init__(self, table: str, scale: str | None = None, seeds: int | Sequence[int] | None = None,
+    def __init__(self, table: str | spec.Table, scale: str | None = None, seeds: int | Sequence[int] | None = None,
                  workers: int | None = None, fresh: bool = False):  # fmt: skip
-        self.table = spec.find(table)
+        self.table = table if isinstance(table, spec.Table) else spec.find(table)
         self.scale = scale or default_scale()
         self.cells = self.table.cells(self.scale)
         self.seeds = _seeds(seeds, self.table.seeds_at(self.scale))
@@ -48,6 +48,7 @@ class Study:
         self.measures = self.table.measures(self.scale)
         self.folder = results_folder() / self.scale / self.table.paper
         self.rows_of = lambda run_id: read_result(self.store / run_id)[1]
+        self.costs_of = round_costs
 
     def runs(self) -> list:
         return [cell.run(seed) for seed in self.seeds for cell in self.cells]
@@ -80,8 +81,8 @@ class Study:
                 else:
                     table["paper_bytes"] = table["bytes"]
                 table["ema_accuracy"] = metrics.ema(table["accuracy"].ffill().bfill().tolist())
-                if self._needs("flops", "client_flops", "server_flops"):
-                    costs = round_costs(run)
+                if self.needs_costs:
+                    costs = self.costs_of(run)
                     table["flops"] = costs["visit_flops"] * run.per_round * table["round"]
                     table["client_flops"] = costs["client_flops"] * run.per_round
                     table["server_flops"] = costs["server_flops"]
@@ -91,8 +92,11 @@ class Study:
                 frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
-    def _needs(self, *columns: str) -> bool:
-        return any(c in columns for m in self.measures.values() for c in (m["column"], m.get("spend")))
+    @property
+    def needs_costs(self) -> bool:
+        """Whether a measure is about floating-point operations, which are counted and not in the rows."""
+        used = {column for m in self.measures.values() for column in (m["column"], m.get("spend"))}
+        return bool(used & {"flops", "client_flops", "server_flops"})
 
     @cached_property
     def values(self) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
 from fedrepro.progress import progress
 from fedrepro.report import Study, results_folder
+from fedrepro.store import check_root
 
 STYLED = re.compile(r"\bT_[0-9a-f]{5}(?=[_\W])")  # pandas' random name of a table
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -39,6 +40,7 @@ def _studies(paper: str, scale: str, seeds, workers, table: str | None, fresh: b
     if table is not None and table not in names:
         raise bad("table", table, ", ".join(names))
     studies = [Study(f"{paper}/{name}", scale, seeds, workers, fresh) for name in names if table in (None, name)]
+    check_root(studies[0].store)
     for study in studies:
         if not notebook(study).exists():
             raise BadInput(f"{study.table.name}: its notebook {notebook(study).relative_to(spec.HOME)} is missing")
@@ -131,7 +133,6 @@ def _summary(studies: list[Study], failures: list[str]) -> None:
     if studies:
         folder = studies[0].folder
         record.write(folder, studies[0].store)
-        record.write_readme(folder)
         print(f"results in {folder.relative_to(Path.cwd()) if _below() else folder}")
     if failures:
         print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
