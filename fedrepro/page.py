@@ -27,7 +27,7 @@ EXPLAINED = {
     "reduced": "real data, small networks, minutes on two CPU cores: order and trend only",
 }
 LINKS = {".html": "executed notebook", ".ipynb": "the same as .ipynb", ".csv": "summary CSV",
-         "_values.csv": "every value CSV", "_verdicts.csv": "verdicts CSV"}  # fmt: skip
+         "_values.csv": "every value CSV", "_verdicts.csv": "verdicts CSV", "_curves.csv": "curves CSV"}  # fmt: skip
 NOT_RUN = "not run yet"
 VERDICTS = [*MARKS, NOT_RUN]
 CLASSES = {verdict.NOT_TESTABLE: "not-testable", NOT_RUN: "not-run"}
@@ -70,7 +70,8 @@ class Paper:
                 choose(f"{path}: verdict of {line['claim']}", line["verdict"], MARKS)
             return found
         return [{"claim": c["id"], "the paper says": c["claim"], "said in": c["said in"], "verdict": NOT_RUN,
-                 "evidence": "", "judged how": c.get("note", "")} for c in table.claims()]  # fmt: skip
+                 "evidence": "", "judged how": c.get("note", "")}
+                for c in reversed({c["id"]: c for c in reversed(table.claims())}.values())]  # fmt: skip
 
     def count(self, scale: str) -> Counter:
         found = {c["claim"]: c["verdict"] for table in self.tables for c in self.verdicts(scale, table)}

@@ -176,11 +176,11 @@ class Study:
             values = self.values[self.values["measure"] == name] if name else self.values
             better = self.measures[name].get("better", "higher") if name else "higher"
             found = verdict.judge(claim, values, self.scale, self.axes, better, reported)
-            rows.append({"claim": claim["id"], "the paper says": claim["claim"], "said in": claim["said in"],
-                         **found, "judged how": claim.get("note", ""), "scale": self.scale,
+            rows.append({"claim": claim["id"], "measure": name, "the paper says": claim["claim"],
+                         "said in": claim["said in"], **found, "judged how": claim.get("note", ""), "scale": self.scale,
                          "seeds": len(self.seeds)})  # fmt: skip
         columns = ["claim", "the paper says", "said in", "verdict", "evidence", "judged how", "scale", "seeds"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(verdict.joined(rows), columns=columns)
 
     def show_verdicts(self):
         table = self.verdicts()
@@ -202,12 +202,25 @@ class Study:
         names = {"size": "cells", "mean": "our mean", "std": "our deviation over cells"}
         return ours.join(paper).rename(columns=names).rename_axis(groups["column"]).reset_index()
 
+    def curves(self) -> pd.DataFrame:
+        """For every cell and tested round the mean over seeds and the half-width of its 95% interval."""
+        rows = []
+        for column in self.table.curves:
+            tested = self.rounds.dropna(subset=column).groupby([*self.axes, "round"], sort=False)[column]
+            for place, values in tested:
+                mean, half = metrics.mean_interval(values)
+                labels = dict(zip([*self.axes, "round"], place, strict=True))
+                rows.append({"column": column, **labels, "mean": mean, "interval": half, "seeds": len(values)})
+        return pd.DataFrame(rows)
+
     def run_ids(self) -> pd.DataFrame:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
 
     def csv_files(self) -> dict[str, str]:
-        """file name -> text: the summary, the values, the verdicts, the groups of cells."""
+        """file name -> text: the summary, the values, the verdicts, the groups of cells, the curves."""
         tables = {"": self.summary(), "_values": self.values, "_verdicts": self.verdicts()}
+        if self.table.curves:
+            tables["_curves"] = self.curves()
         if self.table.groups:
             tables["_groups"] = self.grouped()
         return {f"{self.table.name}{suffix}.csv": table.to_csv(index=False, float_format="%.10g")

@@ -42,8 +42,9 @@ CLAIM_KINDS = {  # kind: options it needs
 }
 DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
-       "groups", "claim", "deviation"}  # fmt: skip
-LISTS = ("override", "claim", "deviation", "reported", "measure")
+       "groups", "curves", "claim", "deviation"}  # fmt: skip
+LISTS = ("override", "claim", "deviation", "reported", "measure", "curves")
+CURVES = ("accuracy", "ema_accuracy", "personal_accuracy", "loss")  # columns that may be saved round by round
 BASE = "_base.toml"  # a paper's shared settings: run, axis, scale, deviation; a table names the axes it uses
 SCALE_KEYS = {"seeds", "run", "axis", "measure", "data_note"}
 
@@ -319,6 +320,8 @@ def _check(table: Table) -> None:
         for key, known in (("measure", names), ("axis", table.axis)):
             if table.groups[key] not in known:
                 raise table.fail(f"groups.{key}", f"{table.groups[key]!r} is none of {', '.join(known)}")
+    for column in table.curves:
+        choose("curves", column, CURVES)
     _check_reported(table, names)
     for deviation in table.deviation:
         _keys(table, "deviation.", deviation, {"what", "why", "erratum"}, ("what", "why"))

@@ -49,6 +49,22 @@ def conclude(effects: list[tuple[str, list[float]]]) -> dict:
     return {"verdict": verdict, "evidence": "; ".join(evidence)}
 
 
+def joined(rows: list[dict]) -> list[dict]:
+    """Rows with the same claim are parts of it: it is reproduced if all parts are, contradicted if one is."""
+    claims: dict[str, list[dict]] = {}
+    for row in rows:
+        claims.setdefault(row["claim"], []).append(row)
+    result = []
+    for parts in claims.values():
+        found = {part["verdict"] for part in parts}
+        verdict = found.pop() if len(found) == 1 else "contradicted" if "contradicted" in found else "inconclusive"
+        named = [f"{part['measure']}: {part['evidence']}" for part in parts]
+        evidence = "; ".join(named) if len(parts) > 1 else parts[0]["evidence"]
+        notes = "; ".join(part["judged how"] for part in parts if part["judged how"])
+        result.append({**parts[0], "verdict": verdict, "evidence": evidence, "judged how": notes})
+    return result
+
+
 def _pivot(values: pd.DataFrame, axis: str, axes: dict) -> list[tuple[str, pd.DataFrame]]:
     """One table (seeds x labels of `axis`) for every combination of the other axes."""
     others = [a for a in axes if a != axis and values[a].nunique() > 1]

@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from fedrepro.verdict import NOT_TESTABLE, conclude, judge
+from fedrepro.verdict import NOT_TESTABLE, conclude, joined, judge
 
 AXES = {"method": ["A", "B"], "level": ["0", "5", "9"]}
 
@@ -181,3 +181,16 @@ def test_each_place_is_a_comparison_of_its_own():
     found = judge({**claim, "each": ["level"]}, table, "reduced", AXES, "higher", ())
     assert found["verdict"] == "contradicted"
     assert "level=9 A − B: -0.1" in found["evidence"]
+
+
+def test_parts_of_a_claim_are_joined():
+    part = lambda claim, verdict, note="": {  # noqa: E731
+        "claim": claim, "measure": "m", "verdict": verdict, "evidence": note, "judged how": note}  # fmt: skip
+    yes, no, open_, none = "reproduced", "contradicted", "inconclusive", NOT_TESTABLE
+    for parts, expected in (((yes, yes), yes), ((yes, no), no), ((none, no), no), ((yes, open_), open_),
+                            ((yes, none), open_), ((none, none), none), ((open_,), open_)):  # fmt: skip
+        (found,) = joined([part("a", verdict) for verdict in parts])
+        assert found["verdict"] == expected, parts
+    first, second = joined([part("a", yes, "x"), part("b", no, "z"), part("a", yes, "y")])
+    assert (first["evidence"], first["judged how"]) == ("m: x; m: y", "x; y")
+    assert (second["claim"], second["verdict"], second["evidence"]) == ("b", no, "z")
