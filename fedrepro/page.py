@@ -32,7 +32,7 @@ EXPLAINED = {
 }
 LINKS = {".html": "executed notebook", ".ipynb": "the same as .ipynb", ".csv": "summary CSV",
          "_values.csv": "every value CSV", "_verdicts.csv": "verdicts CSV",
-         "_effects.csv": "effects CSV"}  # fmt: skip
+         "_effects.csv": "effects CSV", "_curves.csv": "curves CSV"}  # fmt: skip
 NOT_RUN = "not run yet"
 STATES = [*MARKS, NOT_RUN]
 ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)

@@ -370,11 +370,22 @@ class Study:
         names = {"size": "cells", "mean": "our mean", "std": "our deviation over cells"}
         return ours.join(paper).rename(columns=names).rename_axis(groups["column"]).reset_index()
 
+    def curves(self) -> pd.DataFrame:
+        """For every cell and tested round the mean over seeds and the half-width of its 95% interval."""
+        rows = []
+        for column in self.table.curves:
+            tested = self.rounds.dropna(subset=column).groupby([*self.axes, "round"], sort=False)[column]
+            for place, values in tested:
+                mean, half = metrics.mean_interval(values)
+                labels = dict(zip([*self.axes, "round"], place, strict=True))
+                rows.append({"column": column, **labels, "mean": mean, "interval": half, "seeds": len(values)})
+        return pd.DataFrame(rows)
+
     def run_ids(self) -> pd.DataFrame:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
 
     def csv_files(self) -> dict[str, str]:
-        """file name -> text: the summary, the values, the verdicts and the effects behind them, the groups of cells."""
+        """file name -> text: the summary, the values, the verdicts and effects, the gate, the curves, the groups."""
         tables = {
             "": self.summary(),
             "_values": self.values,
@@ -383,6 +394,8 @@ class Study:
         }
         if self.gates:
             tables["_gate"] = self.gate_table()
+        if self.table.curves:
+            tables["_curves"] = self.curves()
         if self.table.groups:
             tables["_groups"] = self.grouped()
         return {f"{self.table.name}{suffix}.csv": table.to_csv(index=False, float_format="%.10g")

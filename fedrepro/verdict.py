@@ -143,26 +143,29 @@ def judge(
     """`values`: measure, the axes' labels, seed, value (NaN where a target was missed) and, of a target, `limit`, what
     was spent when the run stopped. `untrained`: panels in which nothing that is learned can be judged yet, and why.
 
-    A claim on several measures is one claim with the comparisons of all of them."""
-    if claim["kind"] == "untestable":
-        return Verdict("not testable", scale, why=claim["why"])
-    if claim["kind"] in ("absolute", "saving") and scale != "paper" and not claim.get("any_scale"):
-        return Verdict("not testable", scale, why="an absolute number, judged at paper scale only")
-    estimates, why, names = [], [], measures_of(claim)
-    for name in names:
-        measure, part, known = measures[name], {**claim, "measure": name}, values[values["measure"] == name]
-        if learned(measure):
-            known, reasons = _trained(known, claim.get("where", {}), untrained)
-            why += reasons
-            if reasons and select(known, claim.get("where", {})).empty:
-                continue
-        cells = Cells(known, axes)
-        made = KINDS[claim["kind"]](part, cells, -1.0 if measure.get("better") == "lower" else 1.0, reported)
-        if not made:
-            why.append(f"the {scale} scale does not have these cells")
-        for estimate in _estimates(made, cells, measure):
-            what = f"[{name}] {estimate.what}" if len(names) > 1 else estimate.what
-            estimates.append(replace(estimate, what=what))
+    A claim of several parts or on several measures is one claim with the comparisons of all of them."""
+    estimates, why, parts = [], [], [claim, *claim.get("also", [])]
+    several = len({name for part in parts for name in measures_of(part)}) > 1
+    for part in parts:
+        if part["kind"] == "untestable":
+            why.append(part["why"])
+        elif part["kind"] in ("absolute", "saving") and scale != "paper" and not part.get("any_scale"):
+            why.append("an absolute number, judged at paper scale only")
+        else:
+            for name in measures_of(part):
+                known, measure, where = values[values["measure"] == name], measures[name], part.get("where", {})
+                if learned(measure):
+                    known, reasons = _trained(known, where, untrained)
+                    why += reasons
+                    if reasons and select(known, where).empty:
+                        continue
+                cells, sign = Cells(known, axes), -1.0 if measure.get("better") == "lower" else 1.0
+                made = KINDS[part["kind"]]({**part, "measure": name}, cells, sign, reported)
+                if not made:
+                    why.append(f"the {scale} scale does not have these cells")
+                for estimate in _estimates(made, cells, measure):
+                    what = f"[{name}] {estimate.what}" if several else estimate.what
+                    estimates.append(replace(estimate, what=what))
     if not estimates:
         return Verdict("not testable", scale, why="; ".join(dict.fromkeys(why)))
     effects = _effects(estimates)

@@ -430,3 +430,13 @@ def test_a_tolerance_for_each_measure():
     reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.52, "censored": False}]
     assert state(claim, CLEAR, reported=reported) == "holds"
     assert state({**claim, "tolerance": {"m": 1e-6}}, CLEAR, reported=reported) != "holds"
+
+
+def test_parts_of_a_claim_are_judged_together():
+    """The second part speaks against it; alone, the first would hold."""
+    parts = {**BEST, "also": [{**BEST, "winner": "B", "where": {"level": "9"}}]}
+    found = judged(parts, CLEAR)
+    assert (found.state, found.counts) == ("opposite", "3 of 4 hold, 1 opposite")
+    found = judged({**BEST, "also": [{"id": "x", "kind": "untestable", "why": "because"}]}, CLEAR)
+    assert (found.state, found.reason) == ("undecided", "3 of 3 hold; the rest is not testable here: because")
+    assert judged({**BEST, "winner": "B", "also": parts["also"]}, CLEAR).state == "opposite"
