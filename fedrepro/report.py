@@ -180,12 +180,12 @@ class Study:
         return pd.DataFrame(rows, columns=columns)
 
     def _judge(self, claim: dict, reported: list[dict]) -> dict:
-        names = spec.measures_of(claim)
-        found = {}
+        names, found = spec.measures_of(claim), []
         for name in names or [""]:
             values, better = self.values[self.values["measure"] == name], self.measures.get(name, {}).get("better", "")
-            found[name] = verdict.judge({**claim, "measure": name}, values, self.scale, self.axes, better, reported)
-        return verdict.together(found) if len(names) > 1 else found[name]
+            one = {**claim, "measure": name, "prefix": f"{name}: " * (len(names) > 1)}
+            found.append(verdict.judge(one, values, self.scale, self.axes, better, reported))
+        return verdict.together(found)
 
     def show_verdicts(self):
         table = self.verdicts()

@@ -27,14 +27,14 @@ def judge(claim: dict, values: pd.DataFrame, scale: str, axes: dict[str, list[st
     effects = kind(claim, values, axes, -1.0 if better == "lower" else 1.0, reported)
     if not effects:
         return {"verdict": NOT_TESTABLE, "evidence": f"the {scale} scale does not have these cells"}
-    return conclude(effects)
+    return conclude([(claim.get("prefix", "") + what, numbers) for what, numbers in effects])
 
 
-def together(found: dict[str, dict]) -> dict:
+def together(found: list[dict]) -> dict:
     """One verdict on a claim that several measures judge: contradicted by one, reproduced by all."""
-    verdicts = {part["verdict"] for part in found.values()}
+    verdicts = {part["verdict"] for part in found}
     verdict = "contradicted" if "contradicted" in verdicts else "inconclusive" if len(verdicts) > 1 else verdicts.pop()
-    return {"verdict": verdict, "evidence": "; ".join(f"[{name}] {part['evidence']}" for name, part in found.items())}
+    return {"verdict": verdict, "evidence": "; ".join(dict.fromkeys(part["evidence"] for part in found))}
 
 
 def conclude(effects: list[tuple[str, list[float]]]) -> dict:

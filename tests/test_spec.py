@@ -151,8 +151,8 @@ def test_fedmlb_under_limited_communication_by_the_papers_own_numbers():  # FB-2
     study.values = pd.DataFrame(as_measured(study, [*study.table.reported_rows(), *at_50_gb]))
     found = judged(study, "fedbr-c39")
     assert found["verdict"] == "contradicted"
-    assert "[time to target] CIFAR10 FedMLB − FedAvg: +1.02e+03" in found["evidence"]
-    assert "[accuracy within the traffic budget] CIFAR10 FedAvg − FedMLB: -0.015" in found["evidence"]
+    assert "time to target: CIFAR10 FedMLB − FedAvg: +1.02e+03" in found["evidence"]
+    assert "accuracy within the traffic budget: CIFAR10 FedAvg − FedMLB: -0.015" in found["evidence"]
     assert judged(study, "fedbr-c26")["verdict"] == "reproduced"  # 1,034 s and 1,782 s
     assert judged(study, "fedbr-c27")["verdict"] == judged(study, "fedbr-c28")["verdict"] == "reproduced"
 

@@ -187,12 +187,14 @@ def test_several_measures_make_one_verdict():
     yes, no, open_, out = (
         {"verdict": v, "evidence": v} for v in ("reproduced", "contradicted", "inconclusive", NOT_TESTABLE)
     )
-    assert together({"a": yes, "b": yes}) == {"verdict": "reproduced", "evidence": "[a] reproduced; [b] reproduced"}
+    assert together([yes]) == together([yes, yes]) == yes
+    assert together([yes, no]) == {"verdict": "contradicted", "evidence": "reproduced; contradicted"}
+    assert judge({**BEST, "prefix": "m: "}, CLEAR, "cpu", AXES, "", ())["evidence"].count("m: ") == 3  # every level
     for parts, expected in [
         ((yes, no), "contradicted"), ((open_, no), "contradicted"), ((yes, open_), "inconclusive"),
         ((yes, out), "inconclusive"), ((out, out), NOT_TESTABLE),
     ]:  # fmt: skip
-        assert together(dict(enumerate(parts)))["verdict"] == expected
+        assert together(list(parts))["verdict"] == expected
 
 
 def test_savings_by_hand():
