@@ -140,7 +140,8 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
                     legend=bool(hue), ax=place, errorbar=interval if len(study.seeds) > 1 else None,
                     capsize=0.15)  # fmt: skip
         if sum(map(len, study.axes[x])) > 25:
-            plt.setp(place.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
+            names = [textwrap.fill(label, 22) for label in study.axes[x]]
+            place.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
 
     return _by_measure(study, x, measures, hue, col, draw)
 
@@ -249,17 +250,20 @@ def _frame(place, table: pd.DataFrame, cells: pd.Series) -> None:
             place.add_patch(plt.Rectangle(corner, 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
 
 
-def relationship(study, client: int = 9, axis: str = "dataset"):
-    """KAPC's final relationship matrix of one client, layer by client, for every label of an axis (first seed)."""
+def relationship(study, client: int = 9, col: str = "dataset", row: str = "cube"):
+    """KAPC's final relationship matrix of one client, layer by client, for all labels of two axes (first seed)."""
     style()
-    figure, axes = plt.subplots(1, len(study.cells), figsize=(1 + 6.5 * len(study.cells), 5), squeeze=False)
-    for place, cell in zip(axes[0], study.cells, strict=True):
+    shape = len(study.axes[row]), len(study.axes[col])
+    figure, axes = plt.subplots(*shape, figsize=(1 + 6.5 * shape[1], 4.4 * shape[0]), squeeze=False)
+    for cell in study.cells:
+        place = axes[study.axes[row].index(cell.labels[row]), study.axes[col].index(cell.labels[col])]
         cube = load_tensors(study.store / cell.run(study.seeds[0]).id / "weights.pt")["record"]["relationship"]
-        sns.heatmap(cube[:, client].numpy(), cmap="viridis", ax=place, vmin=0, annot=len(cube) < 9, fmt=".2f",
-                    cbar_kws={"label": "relationship coefficient"}, annot_kws={"fontsize": 9})  # fmt: skip
+        sns.heatmap(cube[:, client].numpy(), cmap="viridis", ax=place, vmin=0, annot=max(cube.shape[:2]) < 11,
+                    fmt=".2f", cbar_kws={"label": "relationship coefficient"}, annot_kws={"fontsize": 9})  # fmt: skip
         place.set(
-            title=f"{cell.labels[axis]}: client {client}", xlabel="client", ylabel="layer (0 is nearest the image)"
+            title=f"{cell.labels[col]}, {cell.labels[row]}", xlabel="client", ylabel="layer (0 is nearest the image)"
         )
+    figure.suptitle(f"client {client}")
     figure.tight_layout()
     _note(study, figure)
     return figure

@@ -38,8 +38,8 @@ class Study:
 
     def __init__(self, table: str, scale: str | None = None, seeds: int | Sequence[int] | None = None,
                  workers: int | None = None, fresh: bool = False):  # fmt: skip
-        self.table = spec.find(table)
         self.scale = scale or default_scale()
+        self.table = spec.find(table).named_for(self.scale)
         self.cells = self.table.cells(self.scale)
         self.seeds = _seeds(seeds, self.table.seeds_at(self.scale))
         self.workers, self.fresh, self.store = workers, fresh, run_store()

@@ -2,7 +2,7 @@ import copy
 import pickle
 import subprocess
 import sys
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def total(net):
         ("resnet20", (10, 1, 28), 220_378 - 2 * 9 * 16, 5, 23),  # errata DF-12
         ("vgg9", (10, 3, 32), 3_491_530, 6, 9),  # FedMA
         ("vgg16", (10, 3, 32), 33_638_218, 8, 16),  # errata DF-13
-        ("vgg16:norm=batch", (10, 3, 32), 33_646_666, 8, 16),
+        ("vgg16:norm=batch,dropout=0.5", (10, 3, 32), 33_646_666, 8, 16),  # errata DF-13
         ("mobilenet_v2", (10, 3, 32), 2_236_682, 6, 53),  # errata DF-14
         ("shufflenet", (10, 3, 32), 1_263_854, 6, 57),
         ("squeezenet", (10, 3, 32), 727_626, 6, 26),
@@ -97,8 +97,55 @@ def test_resnet18_is_torchvisions():
         assert all(torch.equal(a, b) for a, b in zip(buffers, net.buffers(), strict=True))
 
 
+@pytest.mark.parametrize(("classes", "plain", "printed"), [(10, "134.6", "134.6"), (100, "136.0", "136.1")])
+def test_dfl_vgg16_has_batchnorm(classes, plain, printed):
+    """Errata DF-13, layer by layer: at 100 outputs the printed size is that of the network with BatchNorm."""
+    widths = [3, 64, 64, 128, 128, 256, 256, 256, *[512] * 6]
+    convs = sum(9 * a * b + b for a, b in pairwise(widths))
+    linears = sum(a * b + b for a, b in ((512, 4096), (4096, 4096), (4096, classes)))
+    weights, norm = convs + linears, 2 * sum(widths[1:])  # norm: scale and shift, and as much again mean and variance
+    assert [f"{4 * n / 1e6:.1f}" for n in (weights, weights + 2 * norm)] == [plain, printed]
+    with torch.device("meta"):
+        net = models.build("vgg16:norm=batch,dropout=0.5", classes=classes, channels=3, size=32)
+        assert (total(net), sum(v.numel() for v in net.state_dict().values())) == (weights + norm, weights + 2 * norm)
+
+
+def test_dfl_vgg16_is_torchvisions_layer_by_layer():
+    from fedrepro.vision import torchvision
+
+    def layers(*parts):
+        found = [m for part in parts for m in part.modules() if not list(m.children())]
+        return [(type(m), getattr(m, "out_channels", getattr(m, "out_features", getattr(m, "p", None)))) for m in found]
+
+    with torch.device("meta"):
+        ours = models.build("vgg16:norm=batch,dropout=0.5", classes=10, channels=3, size=32).blocks
+        origin = torchvision.models.vgg16_bn(num_classes=10)
+    pooling = (nn.AdaptiveAvgPool2d, nn.Flatten)
+    assert [m for m in layers(ours) if m[0] not in pooling] == layers(origin.features, origin.classifier)
+
+
+def test_dropout_is_torchvisions():
+    from fedrepro.vision import torchvision
+
+    net = make("mobilenet_v2:dropout=0.2").train()
+    torch.manual_seed(0)
+    origin = torchvision.models.mobilenet_v2(num_classes=10).train()
+    assert origin.classifier[0].p == 0.2
+    outs = []
+    for model in (net, origin, make("mobilenet_v2").train()):
+        torch.manual_seed(5)
+        outs.append(model(images(n=4)))
+    assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
+
+
 SHAPES = [(3, 32), (1, 28), (3, 64)]
-VARIANTS = ["resnet18:norm=group,stem=cifar", "resnet18:proj=256", "lenet:proj=16", "small:norm=batch"]
+VARIANTS = [
+    "resnet18:norm=group,stem=cifar",
+    "resnet18:proj=256",
+    "lenet:proj=16",
+    "small:norm=batch",
+    "mobilenet_v2:dropout=0.2",
+]
 
 
 @pytest.mark.parametrize("name", models.names() + VARIANTS)
@@ -198,6 +245,8 @@ def test_small_images():
         ("resnet18:groups=3", "model option groups: 3"),
         ("resnet18:groups=two", "model option groups: 'two'"),
         ("lenet:proj=-1", "model option proj: -1"),
+        ("vgg16:dropout=1", r"model option dropout: 1.0 .*\[0, 1\)"),
+        ("mobilenet_v2:dropout=nan", "model option dropout: nan"),
         ("squeezenet:proj=256", "model option proj: 256 .*squeezenet"),
     ],
 )

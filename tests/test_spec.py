@@ -300,3 +300,26 @@ def test_fedmlb_is_one_run_in_all_its_tables(scale):
     fedavg = run_id("table1_server_optimizers", server="FedAvg", **place)
     assert fedavg == run_id("table7_loss_weights", lambda1="0", lambda2="0")
     assert fedavg == run_id("table2_local_objectives", method="FedAvg", setting="moderate") != fedmlb
+
+
+def test_labels_name_what_was_used():
+    table = spec.find("dfl/table3_noniid").named_for("cpu")
+    assert {cell.labels["dataset"] for cell in table.cells("cpu")} >= {"MNIST for FEMNIST", "CIFAR-10"}
+    assert "MNIST for FEMNIST" in {row["dataset"] for row in table.reported_rows()}
+    own = spec.find("dfl/table3_noniid").named_for("paper")
+    assert "FEMNIST" in {cell.labels["dataset"] for cell in own.cells("paper")}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_label_names_another_data_set_or_network(name):
+    table = spec.find(name)
+    paper = {tuple(cell.labels.values()): cell.fields for cell in table.cells("paper")}
+    for scale in spec.SCALES:
+        named, theirs = table.named_for(scale), table.cells(scale)
+        for cell, known in zip(named.cells(scale), theirs, strict=True):
+            for axis, label in cell.labels.items():
+                meant = table.axis[axis].get("choices", {}).get(known.labels[axis], {})
+                for field in ("data", "model"):
+                    if field in meant and ("data" not in meant or field == "data"):
+                        same = cell.fields[field] == paper[tuple(known.labels.values())][field]
+                        assert (" for " in label) != same

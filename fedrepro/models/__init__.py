@@ -19,8 +19,8 @@ MODELS = {
     "resnet18": ("resnet", {"norm": ("batch", "group"), "groups": 2, "stem": ("imagenet", "cifar")}),
     "resnet20": ("resnet", {}),
     "vgg9": ("vgg", {}),
-    "vgg16": ("vgg", {"norm": ("none", "batch")}),
-    "mobilenet_v2": ("mobile", {}),
+    "vgg16": ("vgg", {"norm": ("none", "batch"), "dropout": 0.0}),
+    "mobilenet_v2": ("mobile", {"dropout": 0.0}),
     "shufflenet": ("mobile", {}),
     "squeezenet": ("mobile", {}),
     "small": ("small", {"norm": ("group", "none", "batch"), "groups": 2, "width": 16}),
@@ -67,6 +67,8 @@ def _parse(text: str) -> tuple[str, dict]:
             options["proj"],
             "0 (none), or a width to 10000; only 0 for squeezenet, it ends in a conv",
         )
+    if not 0 <= options.get("dropout", 0) < 1:
+        raise bad("model option dropout", options["dropout"], "a number in [0, 1)")
     groups = options.get("groups", 1)
     if groups not in (1, 2, 4, 8, 16, 32):
         raise bad("model option groups", groups, "1, 2, 4, 8, 16, 32")

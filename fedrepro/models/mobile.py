@@ -1,4 +1,4 @@
-"""torchvision's light networks, cut at module borders. Without dropout: its draws would have no address."""
+"""torchvision's light networks, cut at module borders. Without dropout, unless a model has an option for it."""
 
 from torch import nn
 
@@ -8,11 +8,11 @@ from fedrepro.vision import torchvision
 from .net import take_channels
 
 
-def mobilenet_v2(*, classes: int, channels: int, size: int) -> dict[str, nn.Module]:
-    """Sandler et al. 2018."""
+def mobilenet_v2(*, classes: int, channels: int, size: int, dropout: float) -> dict[str, nn.Module]:
+    """Sandler et al. 2018; torchvision's own has dropout=0.2."""
     net = torchvision.models.mobilenet_v2(num_classes=classes)
     take_channels(net.features[0][0], channels)
-    return _cut(net.features, 2, 4, 7, 14) | {"fc": _pooled(net.classifier[1])}
+    return _cut(net.features, 2, 4, 7, 14) | {"fc": _pooled(net.classifier[1], dropout)}
 
 
 def shufflenet(*, classes: int, channels: int, size: int) -> dict[str, nn.Module]:
@@ -43,5 +43,5 @@ def _cut(features: nn.Sequential, *cuts: int) -> dict[str, nn.Module]:
     return {f"conv{i}_x": features[a:b] for i, (a, b) in enumerate(zip((0, *cuts), ends, strict=True), 1)}
 
 
-def _pooled(head: nn.Linear) -> nn.Module:
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+def _pooled(head: nn.Linear, dropout: float = 0.0) -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *[nn.Dropout(dropout)] * bool(dropout), head)
