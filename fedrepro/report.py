@@ -78,7 +78,7 @@ class Study:
                     table["paper_bytes"] = table["paper_bytes"].cumsum()
                 else:
                     table["paper_bytes"] = table["bytes"]
-                table["ema_accuracy"] = metrics.ema(table["accuracy"].ffill().bfill().tolist())
+                table["ema_accuracy"] = metrics.ema(table["accuracy"])
                 if self._needs("flops", "client_flops", "server_flops"):
                     costs = round_costs(run)
                     table["flops"] = costs["visit_flops"] * run.per_round * table["round"]

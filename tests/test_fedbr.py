@@ -60,7 +60,7 @@ def chain(net, h, first, last):
     return h
 
 
-def naive(k, x, y, paths, lambda1=1.0, lambda2=1.0, temperature=1.0, swap=False):
+def naive(k, x, y, paths, lambda1=1.0, lambda2=1.0, temperature=1.0, swap=False, divisor=None):
     """The loss written out: every path computed from the image, divergences by their definition."""
     local, frozen, M = k.model, k.worker.frozen(5, k.start, k.start_buffers), len(k.model.blocks)
     z = chain(local, x, 1, M)
@@ -70,7 +70,7 @@ def naive(k, x, y, paths, lambda1=1.0, lambda2=1.0, temperature=1.0, swap=False)
         h = chain(second, chain(first, x, 1, m), m + 1, M)
         p, q = torch.softmax(h / temperature, 1), torch.softmax(z / temperature, 1)
         kl = (p * (p.log() - q.log())).sum(1).mean()
-        loss = loss + (lambda1 * F.cross_entropy(h, y) + lambda2 * kl) / len(paths)
+        loss = loss + (lambda1 * F.cross_entropy(h, y) + lambda2 * kl) / (divisor or len(paths))
     return loss.detach(), dict(zip(k.params, torch.autograd.grad(loss, k.worker.leaves), strict=True))
 
 
@@ -92,6 +92,7 @@ MODELS = ["small", "small:norm=batch", "resnet18"]
     *[(m, {}, range(1, 6)) for m in MODELS],
     ("small", {"lambda1": 0.3, "lambda2": 2.0, "temperature": 2.5}, range(1, 6)),
     ("small:norm=batch", {"paths": "2,5"}, (2, 5)),
+    ("small", {"paths": "2,5", "divisor": "chosen"}, (2, 5)),
     ("small", {"direction": "g2l", "temperature": 0.5}, range(1, 6)),
     ("small:norm=batch", {"direction": "g2l", "paths": "1,4"}, (1, 4)),
 ])  # fmt: skip
@@ -99,7 +100,8 @@ def test_fedmlb_loss_and_gradients_path_by_path(small, model, hp, paths):
     k, x, y = visit(small(**SIX | {"model": model}), drift=0.02)
     got = gradients(k, x, y, build("fedmlb", **hp))
     options = {key: hp[key] for key in ("lambda1", "lambda2", "temperature") if key in hp}
-    same(got, naive(k, x, y, paths, swap=hp.get("direction") == "g2l", **options))
+    divisor = None if hp.get("divisor") == "chosen" else 5  # M-1, however few paths there are (ML-10)
+    same(got, naive(k, x, y, paths, swap=hp.get("direction") == "g2l", divisor=divisor, **options))
 
 
 @pytest.mark.parametrize("alpha", [1, 3, 5, 6])
@@ -274,6 +276,15 @@ def test_fedmlb_by_hand(small):
         close(fed.server["w"], hand.w)
 
 
+def test_all_paths_by_name_and_either_divisor_are_one(small):
+    digests = {train(small(method="fedmlb", hp=hp), workers=1).digest
+               for hp in ({}, {"divisor": "chosen"}, {"paths": "1,2,3,4"})}  # fmt: skip
+    assert len(digests) == 1
+    few = [train(small(method="fedmlb", hp={"paths": "2", **hp}), workers=1).digest
+           for hp in ({"divisor": "chosen", "lambda1": 0.25, "lambda2": 0.25}, {})]  # fmt: skip
+    assert few[0] == few[1]  # a quarter of the weight
+
+
 def test_fedmlb_with_feddyn_by_hand(small):
     a = 0.3
     fed = federation(small(method="fedmlb+feddyn", hp={"alpha": a}, clients=3, per_round=3))
@@ -346,7 +357,7 @@ def test_combination_is_exact(small):  # I-14
 def test_equal_clients_make_partial_sending_harmless(small):  # I-15
     common = {"clients": 3, "per_round": 3, "batch": 1000, "epochs": 2, "lr": 0.5}
     br, mlb = (federation(small(method="fedbr", hp={"alpha": 2, "tau": 9}, **common)),
-               federation(small(method="fedmlb", hp={"paths": "3,4"}, **common)))  # fmt: skip
+               federation(small(method="fedmlb", hp={"paths": "3,4", "divisor": "chosen"}, **common)))  # fmt: skip
     for fed in (br, mlb):
         fed.worker.parts = [fed.worker.parts[0]] * 3
     br.advance()

@@ -52,8 +52,11 @@ def total(net):
         ("vgg16", (10, 3, 32), 33_638_218, 8, 16),  # errata DF-13
         ("vgg16:norm=batch,dropout=0.5", (10, 3, 32), 33_646_666, 8, 16),  # errata DF-13
         ("mobilenet_v2", (10, 3, 32), 2_236_682, 6, 53),  # errata DF-14
-        ("shufflenet", (10, 3, 32), 1_263_854, 6, 57),
+        ("mobilenet_v2:norm=group", (10, 3, 32), 2_236_682, 6, 53),
+        ("shufflenet", (1000, 3, 224), 1_865_728, 5, 50),  # ShuffleNet 1x, g = 3, on ImageNet
+        ("shufflenet:norm=group", (10, 3, 32), 1_865_728 - 990 * 961, 5, 50),
         ("squeezenet", (10, 3, 32), 727_626, 6, 26),
+        ("squeezenet:norm=group", (10, 3, 32), 727_626 + 2 * 2_944, 6, 26),  # two for each channel of 25 convolutions
         ("small", (10, 3, 32), 73_306, 6, 6),
     ],
 )
@@ -145,6 +148,9 @@ VARIANTS = [
     "lenet:proj=16",
     "small:norm=batch",
     "mobilenet_v2:dropout=0.2",
+    "mobilenet_v2:norm=group",
+    "shufflenet:norm=group",
+    "squeezenet:norm=group",
 ]
 
 
@@ -164,7 +170,7 @@ def test_blocks_compose(name):
                 assert torch.equal(net(tap, start=m, taps=rest), out) and len(rest) == len(taps) - m
             features = net.features(taps)
             head = [net.get_parameter(p) for p in net.head]
-            if name != "squeezenet":
+            if not name.startswith("squeezenet"):
                 assert torch.equal(nn.functional.linear(features, *head), out)
             assert features.ndim == 2
 
@@ -188,7 +194,7 @@ def test_state_and_names(name):
     assert names == [n for n in learned if n in set(names)]
     assert net.head == names[-2:] and net.get_parameter(net.head[-1]).shape == (10,)
     assert net.classifier == names[-len(net.classifier) :]
-    if name != "squeezenet":
+    if not name.startswith("squeezenet"):
         assert all(net.get_parameter(n).ndim <= 2 for n in net.classifier)
         assert all(net.get_parameter(n).ndim != 2 for n in names[: -len(net.classifier)])
 
@@ -197,6 +203,68 @@ def test_state_and_names(name):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
     alive = [name for name, p in net.named_parameters() if p.grad.any()]
     assert alive == list(learned)
+
+
+def test_torch_init_is_pytorchs_default():
+    """Uniform in +-1/sqrt(fan in) for weights and biases, a third of its square the variance; norms 1 and 0."""
+    for name in ("resnet18:norm=group,stem=cifar,init=torch", "small:init=torch", "vgg9:init=torch",
+                 "squeezenet:norm=group,init=torch", "mobilenet_v2:init=torch"):  # fmt: skip
+        net = make(name)
+        for prefix, layers in net.layers().items():
+            weight = net.get_parameter(layers[0])
+            bound = (weight[0].numel()) ** -0.5
+            for parameter in layers:
+                assert net.get_parameter(parameter).abs().max() <= bound, (name, prefix)
+            if weight.numel() > 1000:
+                assert weight.var().item() == pytest.approx(bound**2 / 3, rel=0.15)
+        scales = [m for m in net.modules() if isinstance(m, nn.GroupNorm | nn.BatchNorm2d)]
+        assert all((m.weight == 1).all() and (m.bias == 0).all() for m in scales)
+
+
+def test_torch_init_of_resnet18_is_small():
+    """kaiming fan_out has a variance of 2 / fan_out, six times PyTorch's where a layer keeps its width."""
+    norms = [sum(float(p.detach().square().sum()) for p in make(f"resnet18:norm=group,stem=cifar,init={i}").parameters()
+                 if p.ndim > 1) ** 0.5 for i in ("own", "torch")]  # fmt: skip
+    assert norms == pytest.approx([88, 40], rel=0.02)
+    assert make("lenet:init=torch")(images()).shape == (2, 10)
+
+
+def test_shufflenet_unit_by_hand():
+    """With weights that only copy, a unit shuffles 3 groups of 20 channels and adds or joins."""
+    from fedrepro.models.mobile import Unit
+
+    unit = Unit(240, 240, nn.Identity).double()
+    x = torch.rand(1, 240, 4, 4, dtype=torch.double)
+    weights = unit.squeeze[0].weight, unit.depthwise[0].weight, unit.expand[0].weight
+    with torch.no_grad():
+        for weight in weights:
+            weight.zero_()
+        for channel in range(60):  # each group of 20 reads the first 20 of its 80 inputs, and writes there
+            weights[0][channel, channel % 20] = 1
+            weights[1][channel, 0, 1, 1] = 1
+            weights[2][channel // 20 * 80 + channel % 20, channel % 20] = 1
+    squeezed = [80 * (c // 20) + c % 20 for c in range(60)]
+    shuffled = [squeezed[20 * group + place] for place in range(20) for group in range(3)]
+    expected = x.clone()
+    for channel, source in enumerate(shuffled):
+        expected[:, channel // 20 * 80 + channel % 20] += x[:, source]
+    torch.testing.assert_close(unit(x), expected)
+
+    grown = Unit(24, 240, nn.Identity).double()
+    y = grown(torch.ones(1, 24, 4, 4, dtype=torch.double))
+    assert y.shape == (1, 240, 2, 2)
+    assert y[0, :24, 1, 1].tolist() == [1.0] * 24  # the mean of ones, away from the border
+
+
+def test_squeezenet_head_without_relu():
+    """Logits of zero have a gradient only without the ReLU behind the head."""
+    for norm, alive in (("none", False), ("group", True)):
+        net = make(f"squeezenet:norm={norm}")
+        with torch.no_grad():
+            net.get_parameter(net.head[0]).zero_()
+            net.get_parameter(net.head[1]).fill_(-0.1)
+        nn.functional.cross_entropy(net(images()), torch.tensor([0, 1])).backward()
+        assert net.get_parameter(net.head[1]).grad.any().item() is alive
 
 
 def test_classifier():
