@@ -149,13 +149,15 @@ class Table:
         return dataclasses.replace(self, content={**self.content, **changed}, names=names)
 
     def substitutes(self, scale: str) -> dict[str, str]:
-        """label -> what it must be called where this scale uses other data or another network than the paper's."""
+        """label -> what it must be called where this scale uses other data or another network than the paper's, or
+        than the label says in a cell that the paper does not have."""
         paper = {tuple(cell.labels.items()): cell.fields for cell in self.cells("paper", tuned=False)}
         used = {}  # label -> what its cells use in place of the paper's
         for cell in self.cells(scale, tuned=False):
             for axis, label in cell.labels.items():
-                field = next((f for f in ("data", "model") if f in _labels(self.axis[axis])[label]), None)
-                if field and cell.fields[field] != paper[tuple(cell.labels.items())][field]:
+                meant = _labels(self.axis[axis])[label]
+                field = next((f for f in ("data", "model") if f in meant), None)
+                if field and cell.fields[field] != paper.get(tuple(cell.labels.items()), meant)[field]:
                     used.setdefault(label, set()).add(_called(field, cell.fields[field]))
         return {label: f"{' or '.join(sorted(names))} for {label}" for label, names in used.items()}
 
