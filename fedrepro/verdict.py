@@ -174,12 +174,13 @@ def _name(labels: dict) -> str:
 
 
 def _slope(table: pd.DataFrame) -> list[float]:
-    """Per seed, the least-squares slope of the values over the axis's numbers (or places)."""
+    """Per seed, the least-squares slope of the values over the axis's numbers (or places); exactly zero if they are
+    equal, or rounding would decide a verdict."""
     try:
         x = np.array([float(c) for c in table.columns])
     except ValueError:
         x = np.arange(len(table.columns), dtype=float)
-    return [float(np.polyfit(x, row, 1)[0]) if not np.isnan(row).any() else float("nan")
+    return [float(np.polyfit(x, row - row[0], 1)[0]) if not np.isnan(row).any() else float("nan")
             for row in table.to_numpy(dtype=float)]  # fmt: skip
 
 

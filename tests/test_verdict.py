@@ -239,3 +239,11 @@ def test_a_tolerance_for_each_measure():
     reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.52, "censored": False}]
     assert verdict(claim, CLEAR, reported=reported) == "reproduced"
     assert verdict({**claim, "tolerance": {"m": 1e-6}}, CLEAR, reported=reported) != "reproduced"
+
+
+def test_equal_values_have_no_slope():
+    table = values([[45.4321, 45.4321]] * 3, [[33.7, 33.7]] * 3)
+    claim = {"id": "x", "kind": "gap_trend", "axis": "level", "direction": "falls", "relative": True,
+             "of": {"method": "A"}, "over": {"method": "B"}}  # fmt: skip
+    for direction in ("falls", "rises"):  # rounding must not choose one
+        assert verdict({**claim, "direction": direction}, table) == "inconclusive"
