@@ -149,14 +149,13 @@ class Table:
         return dataclasses.replace(self, content={**self.content, **changed}, names=names)
 
     def substitutes(self, scale: str) -> dict[str, str]:
-        """label -> what it must be called where this scale uses other data or another network than the paper's, or
-        than the label says in a cell that the paper does not have."""
+        """label -> what it must be called where this scale uses other data or another network than the paper's."""
         paper = {tuple(cell.labels.items()): cell.fields for cell in self.cells("paper", tuned=False)}
         used = {}  # label -> what its cells use in place of the paper's
         for cell in self.cells(scale, tuned=False):
             for axis, label in cell.labels.items():
                 meant = _labels(self.axis[axis])[label]
-                field = next((f for f in ("data", "model") if f in meant), None)
+                field = next((name for name in ("data", "model") if name in meant), None)
                 if field and cell.fields[field] != paper.get(tuple(cell.labels.items()), meant)[field]:
                     used.setdefault(label, set()).add(_called(field, cell.fields[field]))
         return {label: f"{' or '.join(sorted(names))} for {label}" for label, names in used.items()}
@@ -191,7 +190,8 @@ class Table:
         return {m["name"]: {**m, **changes.get(m["name"], {})} for m in self.measure}
 
     def reported_rows(self) -> list[dict]:
-        """The paper's numbers: labels by axis, the measure's name, the value in the measure's unit, "1000+" or not."""
+        """The paper's numbers: labels by axis, the measure's name, value and deviation over seeds (NaN where none is
+        printed) in the measure's unit, "1000+" or not."""
         rows = []
         for block in self.reported:
             path = self.path.parent / "reported" / block["file"]
@@ -207,9 +207,10 @@ class Table:
                     labels = {axis: _number_label(line[column]) for axis, column in block["columns"].items()}
                     labels = {axis: self.names.get(label, label) for axis, label in labels.items()}
                     labels |= block.get("fixed", {})
-                    value = float(line["value"]) * block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
+                    times = block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
+                    value, std = (float(line.get(key) or "nan") * times for key in ("value", "std"))
                     censored = line.get("censored") == "true"  # the paper's "1000+"
-                    rows.append({**labels, "measure": measure, "value": value, "censored": censored})
+                    rows.append({**labels, "measure": measure, "value": value, "std": std, "censored": censored})
         return rows
 
     def claims(self) -> list[dict]:
@@ -415,8 +416,9 @@ def _check(table: Table) -> None:
             raise table.fail(f"measure {measure.get('name')!r}.kind", f"{kind!r} is none of {', '.join(MEASURE_KINDS)}")
         _keys(table, f"measure {measure.get('name')!r}.", measure,
               {"name", "kind", "unit", "times", "target", "targets", "of", "budget", "round", "window", "column",
-               "spend", "better"},
+               "spend", "better", "seedless"},
               {"name", *(MEASURE_KINDS[kind] - {"target", "budget", "round", "window"})})  # fmt: skip
+        _check_seedless(table, measure)
     names = {measure["name"] for measure in table.measure}
     for scale in SCALES:
         _keys(table, f"scale.{scale}.", table.at(scale), SCALE_KEYS)
@@ -452,6 +454,16 @@ def _check(table: Table) -> None:
     _check_reported(table, names)
     for deviation in table.deviation:
         _keys(table, "deviation.", deviation, {"what", "why", "erratum"}, ("what", "why"))
+
+
+def _check_seedless(table: Table, measure: dict) -> None:
+    """`seedless`: the measure is the same with every seed: everywhere (true), or at these labels only."""
+    where, places = f"measure {measure['name']!r}.seedless", measure.get("seedless", False)
+    if not isinstance(places, bool | dict):
+        raise table.fail(where, f"{places!r} is neither true nor labels by axis")
+    for axis, labels in places.items() if isinstance(places, dict) else []:
+        for label in labels if isinstance(labels, list) else [labels]:
+            _known_label(table, where, axis, label)
 
 
 def _check_gate(table: Table) -> None:
