@@ -93,7 +93,8 @@ def _titled(study, labels: dict[str, str]) -> str:
 
 def _panels(study, measures: list[str] | None, col: str | list[str] | None) -> tuple[plt.Figure, list[tuple]]:
     """A figure with a panel for each measure, at most three in a row; with several labels of `col` a row for each
-    measure. -> the figure, and (measure, labels, axes) of every panel."""
+    measure.
+    -> the figure, and (measure, labels, axes) of every panel."""
     names, labels = measures or list(study.measures), _combinations(study, col)
     columns = len(labels) if len(labels) > 1 else min(len(names), 3)
     rows = -(-len(names) * len(labels) // columns)

@@ -23,9 +23,9 @@ from fedrepro.verdict import Verdict, judge
 if TYPE_CHECKING:
     from fedrepro.record import Record
 
-VERDICT_WORDS = """A claim *holds* at this scale if the 95% interval of every comparison it makes lies where the claim puts
-it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed only what
-no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
+VERDICT_WORDS = """A claim *holds* at this scale if the 95% interval of every comparison it makes lies where the claim
+puts it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed only
+what no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
 SHOWN_EFFECTS = 8  # of a claim in the notebook and the README; the CSV file has all
 ROUND_MIB = 2**20
 
@@ -385,7 +385,8 @@ class Study:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
 
     def csv_files(self) -> dict[str, str]:
-        """file name -> text: the summary, the values, the verdicts and effects, the gate, the curves, the groups."""
+        """file name -> text: the summary, the values, the verdicts and the effects behind them, the groups of cells,
+        the gate, the curves."""
         tables = {
             "": self.summary(),
             "_values": self.values,

@@ -46,7 +46,7 @@ CLAIM_KINDS = {  # kind: options it needs
 }
 DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
-       "groups", "gate", "tune", "curves", "claim", "deviation"}  # fmt: skip
+       "groups", "curves", "gate", "tune", "claim", "deviation"}  # fmt: skip
 LABELLED = ("axis", "scale", "override", "claim", "gate", "tune", "measure", "reported")  # where labels stand
 DATA_NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
               "cifar100_coarse": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "femnist": "FEMNIST",
@@ -215,21 +215,22 @@ class Table:
         return rows
 
     def claims(self) -> list[dict]:
-        """The table's claims, with the paper's words from reproduce/<paper>/claims.csv; more entries with the same id
-        are parts of one claim, under `also`."""
+        """The table's claims, with the paper's words from reproduce/<paper>/claims.csv. A claim in several blocks, one
+        for each thing that it says, is the first of them with the others under `also`."""
         with open(self.path.parent / "claims.csv", newline="") as file:
             words = {line["id"]: line for line in csv.DictReader(file)}
-        found: dict[str, dict] = {}
-        for part in self.claim:
-            id_ = part["id"]
-            if id_ not in words:
-                raise self.fail(f"claim {id_}", "is not in claims.csv")
-            said = {"claim": words[id_]["claim"], "said in": words[id_]["where"]}
-            if id_ in found:
-                found[id_]["also"].append(part)
-                found[id_]["note"] = "; ".join(filter(None, [found[id_].get("note"), part.get("note")]))
+        for claim in self.claim:
+            if claim["id"] not in words:
+                raise self.fail(f"claim {claim['id']}", "is not in claims.csv")
+        found = {}
+        for claim in self.claim:
+            line = words[claim["id"]]
+            if claim["id"] in found:
+                found[claim["id"]]["also"].append(claim)
+                notes = [block["note"] for block in (found[claim["id"]], claim) if block.get("note")]
+                found[claim["id"]] |= {"note": " ".join(notes)} if notes else {}
             else:
-                found[id_] = {**part, **said, "also": []}
+                found[claim["id"]] = {**claim, "claim": line["claim"], "said in": line["where"], "also": []}
         return list(found.values())
 
 

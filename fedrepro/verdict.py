@@ -143,29 +143,32 @@ def judge(
     """`values`: measure, the axes' labels, seed, value (NaN where a target was missed) and, of a target, `limit`, what
     was spent when the run stopped. `untrained`: panels in which nothing that is learned can be judged yet, and why.
 
-    A claim of several parts or on several measures is one claim with the comparisons of all of them."""
-    estimates, why, parts = [], [], [claim, *claim.get("also", [])]
-    several = len({name for part in parts for name in measures_of(part)}) > 1
+    A claim on several measures, or in several blocks, is one claim with the comparisons of all of them."""
+    if claim["kind"] == "untestable":
+        return Verdict("not testable", scale, why=claim["why"])
+    blocks = [claim, *claim.get("also", [])]
+    if (
+        any(block["kind"] in ("absolute", "saving") and not block.get("any_scale") for block in blocks)
+        and scale != "paper"
+    ):
+        return Verdict("not testable", scale, why="an absolute number, judged at paper scale only")
+    parts = [{**block, "measure": name} for block in blocks for name in measures_of(block)]
+    several = len({part["measure"] for part in parts}) > 1
+    estimates, why = [], []
     for part in parts:
-        if part["kind"] == "untestable":
-            why.append(part["why"])
-        elif part["kind"] in ("absolute", "saving") and scale != "paper" and not part.get("any_scale"):
-            why.append("an absolute number, judged at paper scale only")
-        else:
-            for name in measures_of(part):
-                known, measure, where = values[values["measure"] == name], measures[name], part.get("where", {})
-                if learned(measure):
-                    known, reasons = _trained(known, where, untrained)
-                    why += reasons
-                    if reasons and select(known, where).empty:
-                        continue
-                cells, sign = Cells(known, axes), -1.0 if measure.get("better") == "lower" else 1.0
-                made = KINDS[part["kind"]]({**part, "measure": name}, cells, sign, reported)
-                if not made:
-                    why.append(f"the {scale} scale does not have these cells")
-                for estimate in _estimates(made, cells, measure):
-                    what = f"[{name}] {estimate.what}" if several else estimate.what
-                    estimates.append(replace(estimate, what=what))
+        name, measure = part["measure"], measures[part["measure"]]
+        known, where = values[values["measure"] == name], part.get("where", {})
+        if learned(measure):
+            known, reasons = _trained(known, where, untrained)
+            why += reasons
+            if reasons and select(known, where).empty:
+                continue
+        cells = Cells(known, axes)
+        made = KINDS[part["kind"]](part, cells, -1.0 if measure.get("better") == "lower" else 1.0, reported)
+        if not made:
+            why.append(f"the {scale} scale does not have these cells")
+        for estimate in _estimates(made, cells, measure):
+            estimates.append(replace(estimate, what=f"[{name}] {estimate.what}") if several else estimate)
     if not estimates:
         return Verdict("not testable", scale, why="; ".join(dict.fromkeys(why)))
     effects = _effects(estimates)

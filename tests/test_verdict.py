@@ -432,11 +432,17 @@ def test_a_tolerance_for_each_measure():
     assert state({**claim, "tolerance": {"m": 1e-6}}, CLEAR, reported=reported) != "holds"
 
 
-def test_parts_of_a_claim_are_judged_together():
-    """The second part speaks against it; alone, the first would hold."""
-    parts = {**BEST, "also": [{**BEST, "winner": "B", "where": {"level": "9"}}]}
-    found = judged(parts, CLEAR)
+@pytest.mark.parametrize("direction", ["falls", "rises"])
+def test_rounding_gives_equal_quotients_no_slope(direction):
+    """FedBR's Fig. 7: the time of a fixed number of rounds may be the same at every level."""
+    table = values([[45.4321, 45.4321]] * 3, [[33.7, 33.7]] * 3)
+    claim = {"id": "x", "kind": "gap_trend", "measure": "m", "axis": "level", "direction": direction, "relative": True,
+             "of": {"method": "A"}, "over": {"method": "B"}}  # fmt: skip
+    assert [effect.mean for effect in judged(claim, table).effects] == [0.0]
+    assert state(claim, table) != "holds"
+
+
+def test_blocks_of_a_claim_are_judged_together():
+    """The second speaks against it; alone, the first would hold."""
+    found = judged({**BEST, "also": [{**BEST, "winner": "B", "where": {"level": "9"}}]}, CLEAR)
     assert (found.state, found.counts) == ("opposite", "3 of 4 hold, 1 opposite")
-    found = judged({**BEST, "also": [{"id": "x", "kind": "untestable", "why": "because"}]}, CLEAR)
-    assert (found.state, found.reason) == ("undecided", "3 of 3 hold; the rest is not testable here: because")
-    assert judged({**BEST, "winner": "B", "also": parts["also"]}, CLEAR).state == "opposite"
