@@ -1,4 +1,4 @@
-"""The command line: fedrepro run | sweep | methods | data | papers | reproduce | report | verify | bench."""
+"""The command line: fedrepro run | sweep | methods | data | papers | tune | reproduce | report | verify | bench."""
 
 import argparse
 import itertools
@@ -53,12 +53,14 @@ def parser() -> argparse.ArgumentParser:
 
     data = commands.add_parser(
         "data", help="show which data sets are here, or fetch one",
-        description="Show which data sets are here, or fetch some into the cache (FEDREPRO_CACHE).",
+        description="Show which data sets are here, check them (exit code 1 if one was changed), or fetch some into "
+        "the cache (FEDREPRO_CACHE).",
         epilog="A folder of your own files goes into FEDREPRO_DATA. example: fedrepro data fetch mnist cifar10",
     )  # fmt: skip
     data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status",
                       help="status (the default) or fetch")  # fmt: skip
     data.add_argument("name", nargs="*", help="data sets to fetch")
+    data.add_argument("--check", action="store_true", help="compare all of the cache with its checksums")
     data.add_argument("--json", action="store_true", help="for machines")
 
     again = commands.add_parser(
@@ -72,6 +74,17 @@ def parser() -> argparse.ArgumentParser:
     _engine_options(again)
     again.add_argument("--table", help="only this table or figure")
     again.add_argument("--fresh", action="store_true", help="compute everything again")
+
+    pilot = commands.add_parser(
+        "tune",
+        help="choose each method's learning rate by pilot runs",
+        description="Give every method of a table the same number of pilot runs, scored on held-out training images, "
+        "and write what was tried and chosen to reproduce/PAPER/tuned/SCALE.csv. Resumes after an interruption.",
+        epilog="example: fedrepro tune fedmlb/table2_local_objectives --scale cpu",
+    )
+    pilot.add_argument("table", help="PAPER/TABLE (`fedrepro papers` lists them)")
+    pilot.add_argument("--scale", default="cpu", help="reduced or cpu (default: %(default)s)")
+    pilot.add_argument("--workers", type=_literal, help="worker processes (default: one per core)")
 
     commands.add_parser(
         "papers", help="list the papers, their tables and figures",
@@ -283,6 +296,8 @@ def data(args: argparse.Namespace) -> int:
     from fedrepro import data as sets
 
     if args.action == "fetch":
+        if args.check:
+            raise BadInput("data fetch: checks what it fetches; --check is for status")
         if not args.name:
             raise BadInput(f"data fetch: name a data set; allowed: {', '.join(sets.names())}")
         for name in args.name:
@@ -290,15 +305,22 @@ def data(args: argparse.Namespace) -> int:
         return 0
     if args.name:
         raise bad("data status", " ".join(args.name), "no names; it shows all data sets")
-    status = sets.status()
+    status = sets.status(verify=args.check)
     print(json.dumps(status) if args.json else _columns(status))
-    return 0
+    return int(args.check and any(row["where"] == "changed" for row in status))
 
 
 def reproduce(args: argparse.Namespace) -> int:
     from fedrepro import reproduce as driver
 
     return driver.main(args.paper, args.scale, args.seeds, args.workers, args.table, args.fresh)
+
+
+def tune(args: argparse.Namespace) -> int:
+    from fedrepro import report
+    from fedrepro import tune as search
+
+    return search.main(args.table, args.scale, args.workers, report.run_store())
 
 
 def papers(args: argparse.Namespace) -> int:

@@ -49,7 +49,7 @@ class Result:
 
         table = pd.DataFrame(self.rows)
         tested = table["accuracy"].dropna()
-        table["ema_accuracy"] = pd.Series(metrics.ema(tested.tolist()), index=tested.index)
+        table["ema_accuracy"] = metrics.ema(table["accuracy"])
         table["best_accuracy"] = pd.Series(metrics.best(tested.tolist()), index=tested.index)
         return table
 
@@ -381,7 +381,7 @@ def _check_all(runs: Sequence[Run], store, device: str) -> None:
     needed = {}
     for run in runs:
         if not (Path(store) / run.id / "result.json").exists():
-            parts = (run.data, run.split, run.clients, run.samples, run.share, run.seed, run.personal)
+            parts = (run.data, run.split, run.clients, run.samples, run.share, run.holdout, run.seed, run.personal)
             needed[(*parts, run.model, run.batch)] = run
     for run in needed.values():
         Worker(run, device)

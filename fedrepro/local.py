@@ -74,6 +74,8 @@ class Worker:
     def __init__(self, run: Run, device: str = "cpu"):
         self.run, self.device = run, torch.device(device)
         self.data = data.load(run.data)
+        if run.holdout:
+            self.data = self.data.held_out(run.holdout, run.seed)
         self.parts: Partition = partition(
             run.split, self.data.train_y, run.clients,
             seed=run.seed, samples=run.samples, share=run.share or 1.0, writers=self.data.writers,

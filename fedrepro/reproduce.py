@@ -1,15 +1,14 @@
 """The driver of `make reproduce-<paper>`: executes a paper's notebooks and says how it went."""
 
-import contextlib
 import re
 import sys
-import threading
 import time
 from pathlib import Path
 
 from fedrepro import record, spec
 from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
+from fedrepro.progress import progress
 from fedrepro.report import Study, results_folder
 
 STYLED = re.compile(r"\bT_[0-9a-f]{5}(?=[_\W])")  # pandas' random name of a table
@@ -19,7 +18,8 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
     studies = _studies(paper, scale, seeds, workers, table, fresh)
     failures = []
-    with _progress(studies) as say:
+    runs = [run for study in studies for run in study.runs()]
+    with progress(runs, studies[0].store) as say:
         for study in studies:
             started = time.monotonic()
             try:
@@ -118,53 +118,6 @@ def _joined(outputs: list) -> list:
         else:
             joined.append(output)
     return joined
-
-
-def _rounds_done(folder: Path) -> int:
-    with contextlib.suppress(OSError), open(folder / "rounds.csv") as file:
-        return max(sum(1 for _ in file) - 1, 0)
-    return 0
-
-
-@contextlib.contextmanager
-def _progress(studies: list[Study]):
-    """One bar over all rounds of all runs, read off the store; plain lines where there is no terminal."""
-    from tqdm import tqdm
-
-    runs = {run.id: run for study in studies for run in study.runs()}
-    store, total = studies[0].store, sum(run.rounds for run in runs.values())
-    done, stop = dict.fromkeys(runs, 0), threading.Event()
-    terminal = sys.stderr.isatty()
-    bar = tqdm(total=total, unit="round", disable=not terminal, smoothing=0.05, file=sys.stderr)
-    started = time.monotonic()
-
-    def refresh() -> None:
-        for run_id in runs:
-            if done[run_id] < runs[run_id].rounds:
-                done[run_id] = _rounds_done(store / run_id)
-        bar.n = sum(done.values())
-        bar.refresh()
-
-    def watch() -> None:
-        refresh()
-        first, said = bar.n, time.monotonic()
-        while not stop.wait(2):
-            refresh()
-            if not terminal and time.monotonic() - said > 30:
-                said = time.monotonic()
-                gained = bar.n - first
-                left = (total - bar.n) * (said - started) / gained if gained else float("nan")
-                print(f"  {bar.n}/{total} rounds, about {left / 60:.1f} min left", flush=True)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    say = bar.write if terminal else (lambda text: print(text, flush=True))
-    try:
-        yield say
-    finally:
-        stop.set()
-        watcher.join()
-        bar.close()
 
 
 def _summary(studies: list[Study], failures: list[str]) -> None:

@@ -26,6 +26,7 @@ LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed
     "clip": (float, 0, math.inf, False),
     "samples": (int, 1, math.inf, True),
     "share": (float, 0, 1, False),
+    "holdout": (float, 0, 0.5, False),
     "eval_every": (int, 1, math.inf, True),
     "limited": (float, 0, 1, True),
     "delay": (float, 0, 1, True),
@@ -77,6 +78,7 @@ class Run:
     weights: str = about("aggregation weights: size (of the client's data) or equal", "size")
     samples: int | None = about("training samples of each client (default: all data divided)", None)
     share: float | None = about("random share of the training set that is used", None)
+    holdout: float | None = about("share of the training images tested in place of the test set, for tuning", None)
     eval_every: int | None = about("test every so many rounds (default: each)", None)
     personal: str | None = about("personal test: models of the selected or all clients, or as just trained", None)
     limited: float | None = about("share of computing-limited devices", None)

@@ -5,14 +5,17 @@ names the file and the key.
 """
 
 import csv
+import dataclasses
 import itertools
+import json
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrepro import gate
 from fedrepro.errors import BadInput, choose
-from fedrepro.run import Run
+from fedrepro.run import Run, number
 
 HOME = Path(__file__).resolve().parents[1]
 REPRODUCE, NOTEBOOKS = HOME / "reproduce", HOME / "notebooks"
@@ -35,6 +38,7 @@ CLAIM_KINDS = {  # kind: options it needs
     "gap_trend": {"axis", "direction", "of", "over"},
     "near": {"axis", "winner", "margin"},
     "ratio": {"of", "over", "ratio", "tolerance"},
+    "saving": {"axis", "winner", "saving", "tolerance"},
     "absolute": {"tolerance"},
     "sum": {"axis", "total", "parts", "margin"},
     "above": {"than"},
@@ -42,7 +46,11 @@ CLAIM_KINDS = {  # kind: options it needs
 }
 DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
-       "groups", "claim", "deviation"}  # fmt: skip
+       "groups", "gate", "tune", "claim", "deviation"}  # fmt: skip
+LABELLED = ("axis", "scale", "override", "claim", "gate", "tune", "measure", "reported")  # where labels stand
+DATA_NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
+              "cifar100_coarse": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "femnist": "FEMNIST",
+              "synthetic": "generated images", "digits": "digits"}  # fmt: skip
 LISTS = ("override", "claim", "deviation", "reported", "measure")
 BASE = "_base.toml"  # a paper's shared settings: run, axis, scale, deviation; a table names the axes it uses
 SCALE_KEYS = {"seeds", "run", "axis", "measure", "data_note"}
@@ -60,11 +68,33 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """`[tune]`: every method of a table gets the same number of pilot runs, on images and a seed no verdict uses."""
+
+    grid: dict[str, list]  # field of Run, or hp.NAME, and the values tried
+    grids: dict[str, dict[str, list]] = dataclasses.field(default_factory=dict)  # method: its own grid instead
+    where: dict[str, str | list[str]] = dataclasses.field(default_factory=dict)  # the cells that are tuned
+    seed: int = 1000
+    holdout: float = 0.1  # share of the training images that scores the pilots
+    length: float = 1.0  # of a pilot, as a share of the run's rounds
+    column: str = "accuracy"
+
+    def grid_of(self, method: str) -> dict[str, list]:
+        return self.grids.get(method, self.grid)
+
+    def settings(self, method: str) -> list[dict]:
+        """The combinations tried for a method."""
+        grid = self.grid_of(method)
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+@dataclass(frozen=True)
 class Table:
     paper: str
     name: str
     path: Path
     content: dict
+    names: dict[str, str] = dataclasses.field(default_factory=dict)  # label -> what it is called at a scale
 
     def __getattr__(self, key: str):
         if key in TOP:
@@ -96,20 +126,64 @@ class Table:
             chosen[axis] = {v: {**labels[v], **change.get("choices", {}).get(v, {})} for v in wanted}
         return chosen
 
-    def cells(self, scale: str) -> list[Cell]:
-        choices, result = self.choices(scale), []
+    def cells(self, scale: str, tuned: bool = True) -> list[Cell]:
+        choices, result, tuning = self.choices(scale), [], self.tuned(scale) if tuned else {}
         for labels in itertools.product(*choices.values()):
-            fields = _merge(self.content.get("run", {}), self.at(scale).get("run", {}))
+            fields = merge(self.content.get("run", {}), self.at(scale).get("run", {}))
             for axis, label in zip(choices, labels, strict=True):
-                fields = _merge(fields, choices[axis][label])
+                fields = merge(fields, choices[axis][label])
             place = dict(zip(choices, labels, strict=True))
             for override in self.override:
-                if scale in override.get("scales", SCALES) and _applies(override["where"], place):
+                if scale in override.get("scales", SCALES) and matches(override["where"], place):
                     if "method" in override["run"]:  # another method has other hyperparameters
                         fields = {**fields, "hp": {}}
-                    fields = _merge(fields, override["run"])
+                    fields = merge(fields, override["run"])
+            fields = merge(fields, _but(tuning.get((fields.get("data"), fields.get("method")), {}), self._swept))
             result.append(Cell(place, fields))
         return result
+
+    def named_for(self, scale: str) -> "Table":
+        """This table with labels that name what the scale uses, such as "CIFAR-10 for CIFAR-100"."""
+        names = self.substitutes(scale)
+        changed = {key: _renamed(self.content[key], names) for key in LABELLED if key in self.content}
+        return dataclasses.replace(self, content={**self.content, **changed}, names=names)
+
+    def substitutes(self, scale: str) -> dict[str, str]:
+        """label -> what it must be called where this scale uses other data or another network than the paper's."""
+        paper = {tuple(cell.labels.items()): cell.fields for cell in self.cells("paper", tuned=False)}
+        used = {}  # label -> what its cells use in place of the paper's
+        for cell in self.cells(scale, tuned=False):
+            for axis, label in cell.labels.items():
+                meant = _labels(self.axis[axis])[label]
+                field = next((name for name in ("data", "model") if name in meant), None)
+                if field and cell.fields[field] != paper.get(tuple(cell.labels.items()), meant)[field]:
+                    used.setdefault(label, set()).add(_called(field, cell.fields[field]))
+        return {label: f"{' or '.join(sorted(names))} for {label}" for label, names in used.items()}
+
+    @property
+    def _swept(self) -> set[str]:
+        """What an axis of the table varies and tuning must leave alone."""
+        return {definition["field"] for definition in self.axis.values() if "field" in definition}
+
+    def tuned(self, scale: str) -> dict[tuple[str, str], dict]:
+        """(data, method) -> the fields of Run that `fedrepro tune` chose at this scale."""
+        return {(line["data"], line["method"]): fields_of(json.loads(line["setting"]))
+                for line in self.tuning_rows(scale) if line["chosen"] == "yes"}  # fmt: skip
+
+    def tuning_rows(self, scale: str) -> list[dict]:
+        """Every pilot run of the paper at this scale, as committed."""
+        return read_tuned(self.tuned_file(scale))
+
+    def tuned_file(self, scale: str) -> Path:
+        return self.path.parent / "tuned" / f"{scale}.csv"
+
+    @property
+    def gate_rule(self) -> gate.Rule | None:
+        return gate.Rule(**self.gate) if self.gate else None
+
+    @property
+    def tuning(self) -> Tuning | None:
+        return Tuning(**self.tune) if self.tune else None
 
     def measures(self, scale: str) -> dict[str, dict]:
         changes = self.at(scale).get("measure", {})
@@ -130,6 +204,7 @@ class Table:
                     if any(line.get(column) not in values for column, values in where.items()):
                         continue
                     labels = {axis: _number_label(line[column]) for axis, column in block["columns"].items()}
+                    labels = {axis: self.names.get(label, label) for axis, label in labels.items()}
                     labels |= block.get("fixed", {})
                     value = float(line["value"]) * block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
                     censored = line.get("censored") == "true"  # the paper's "1000+"
@@ -147,12 +222,44 @@ class Table:
                 for claim in self.claim]  # fmt: skip
 
 
+def read_tuned(path: Path) -> list[dict]:
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fields_of(setting: dict) -> dict:
+    """{"lr": 0.1, "hp.mu": 1} as fields of Run."""
+    plain = {name: value for name, value in setting.items() if not name.startswith("hp.")}
+    hp = {name.removeprefix("hp."): value for name, value in setting.items() if name.startswith("hp.")}
+    return plain | ({"hp": hp} if hp else {})
+
+
+def _but(fields: dict, names: set[str]) -> dict:
+    """These fields of Run without those called `lr`, `hp.mu`, ..."""
+    kept = {name: value for name, value in fields.items() if name not in names and name != "hp"}
+    hp = {name: value for name, value in fields.get("hp", {}).items() if f"hp.{name}" not in names}
+    return kept | ({"hp": hp} if hp else {})
+
+
 def target(measure: dict, labels: dict) -> float:
     """The accuracy to reach at this place of the table: the first of `targets` that applies, else `target`."""
     for case in measure.get("targets", []):
-        if _applies(case["where"], labels):
+        if matches(case["where"], labels):
             return case["target"]
     return measure.get("target", float("nan"))
+
+
+def measures_of(claim: dict) -> list[str]:
+    """The names of the measures that judge a claim: none, one or several."""
+    name = claim.get("measure", [])
+    return [name] if isinstance(name, str) else name
+
+
+def _table(value) -> dict:
+    """What may be one number or one for each label."""
+    return value if isinstance(value, dict) else {}
 
 
 def _lines_of(block: dict) -> dict[str, dict[str, list[str]]]:
@@ -163,9 +270,23 @@ def _lines_of(block: dict) -> dict[str, dict[str, list[str]]]:
             for name, w in places.items()}  # fmt: skip
 
 
-def _applies(where: dict, labels: dict) -> bool:
-    """A list of labels means any of them."""
+def matches(where: dict, labels: dict) -> bool:
+    """Whether a place has these labels; a list means any of them."""
     return all(labels[axis] in map(str, label if isinstance(label, list) else [label]) for axis, label in where.items())
+
+
+def _called(field: str, value: str) -> str:
+    name = value.partition(":")[0]
+    return DATA_NAMES[name] if field == "data" else name
+
+
+def _renamed(value, names: dict[str, str]):
+    """A piece of TOML with these labels renamed, wherever they stand."""
+    if isinstance(value, dict):
+        return {names.get(key, key): _renamed(part, names) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_renamed(part, names) for part in value]
+    return names.get(value, value) if isinstance(value, str) else value
 
 
 def _number_label(text: str) -> str:
@@ -186,7 +307,7 @@ def _labels(definition: dict) -> dict[str, dict]:
             for v in definition["values"]}  # fmt: skip
 
 
-def _merge(base: dict, change: dict) -> dict:
+def merge(base: dict, change: dict) -> dict:
     """Later fields win; hyperparameters are merged one by one."""
     merged = {**base, **change}
     if "hp" in base and "hp" in change:
@@ -236,17 +357,21 @@ def _read(path: Path) -> dict:
 
 def _on_base(base: dict, content: dict) -> dict:
     """The paper's shared settings under the table's own; of the shared axes only those it uses."""
-    merged = {**base, **content, "run": _merge(base.get("run", {}), content.get("run", {}))}
+    merged = {**base, **content, "run": merge(base.get("run", {}), content.get("run", {}))}
     shared = base.get("axis", {})
     for name in content.get("use", []):
         choose("use", name, shared)
     merged["axis"] = _join({a: shared[a] for a in content.get("use", [])}, content.get("axis", {}))
+    merged["override"] = [
+        *[o for o in base.get("override", []) if set(o["where"]) <= set(content.get("use", []))],
+        *content.get("override", []),
+    ]
     merged["deviation"] = [*base.get("deviation", []), *content.get("deviation", [])]
     merged["scale"] = {}
     for scale in SCALES:
         below, above = base.get("scale", {}).get(scale, {}), content.get("scale", {}).get(scale, {})
         used = {a: v for a, v in below.get("axis", {}).items() if a in content.get("use", [])}
-        merged["scale"][scale] = {**below, **above, "run": _merge(below.get("run", {}), above.get("run", {})),
+        merged["scale"][scale] = {**below, **above, "run": merge(below.get("run", {}), above.get("run", {})),
                                   "axis": _join(used, above.get("axis", {}))}  # fmt: skip
     return merged
 
@@ -314,6 +439,8 @@ def _check(table: Table) -> None:
                 cell.run(table.seeds_at(scale)[0])
             except BadInput as error:
                 raise table.fail(f"scale.{scale} {cell.labels}", str(error)) from None
+    _check_gate(table)
+    _check_tuning(table)
     _check_claims(table, names)
     if table.groups:
         keys = ("title", "measure", "axis", "separator", "file", "column")
@@ -326,6 +453,49 @@ def _check(table: Table) -> None:
         _keys(table, "deviation.", deviation, {"what", "why", "erratum"}, ("what", "why"))
 
 
+def _check_gate(table: Table) -> None:
+    if not table.gate:
+        return
+    _keys(table, "gate.", table.gate, [f.name for f in dataclasses.fields(gate.Rule)], ("reference",))
+    rule = table.gate_rule
+    for axis, label in rule.reference.items():
+        _known_label(table, "gate.reference", axis, label)
+    for key, kind, low, high in (("share", float, 0, 1), ("rise", float, 0, 1), ("epochs", int, 1, 10**6)):
+        try:
+            number(key, getattr(rule, key), kind, low, high)
+        except BadInput as error:
+            raise table.fail("gate", str(error)) from None
+    for scale in SCALES:
+        if not any(matches(rule.reference, cell.labels) for cell in table.cells(scale)):
+            raise table.fail("gate.reference", f"{rule.reference} is no cell at scale {scale}")
+
+
+def _check_tuning(table: Table) -> None:
+    if not table.tune:
+        return
+    _keys(table, "tune.", table.tune, [f.name for f in dataclasses.fields(Tuning)], ("grid",))
+    rule = table.tuning
+    for axis, labels in rule.where.items():
+        for label in labels if isinstance(labels, list) else [labels]:
+            _known_label(table, "tune.where", axis, label)
+    sizes = {method: len(rule.settings(method)) for method in ["grid", *rule.grids]}
+    for method, size in sizes.items():
+        if not size:
+            raise table.fail(f"tune.{method}", "has no point to try: every list needs a value")
+        if size != sizes["grid"]:
+            raise table.fail(f"tune.grids.{method}", f"tries {size} settings, [tune.grid] {sizes['grid']}: "
+                             "every method gets the same number of pilot runs")  # fmt: skip
+    if rule.seed in {seed for scale in SCALES for seed in table.seeds_at(scale)}:
+        raise table.fail("tune.seed", f"{rule.seed} is a seed that verdicts use")
+    from fedrepro.tune import pilots
+
+    for scale in ("reduced", "cpu"):
+        try:
+            pilots(table, scale)
+        except BadInput as error:
+            raise table.fail("tune", str(error)) from None
+
+
 def _check_claims(table: Table, names: set[str]) -> None:
     for claim in table.claim:
         where, kind = f"claim {claim.get('id')}.", claim.get("kind")
@@ -334,11 +504,12 @@ def _check_claims(table: Table, names: set[str]) -> None:
         if "direction" in claim and claim["direction"] not in DIRECTIONS:
             raise table.fail(f"{where}direction", f"{claim['direction']!r} is none of {', '.join(DIRECTIONS)}")
         every = {"id", "kind", "measure", "where", "note", "among", "margin", "any_scale", *CLAIM_KINDS[kind]}
-        every |= {"each"} if kind == "compare" else set()
+        every |= {"compare": {"each"}, "absolute": {"each"}, "gap_trend": {"relative"}}.get(kind, set())
         needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
         _keys(table, where, claim, every, needed)
-        if "measure" in claim and claim["measure"] not in names:
-            raise table.fail(f"{where}measure", f"{claim['measure']!r} is none of {', '.join(names)}")
+        for name in [*measures_of(claim), *_table(claim.get("tolerance"))]:
+            if name not in names:
+                raise table.fail(f"{where}measure", f"{name!r} is none of {', '.join(names)}")
         for axis in claim.get("each", []):
             if axis not in table.axis:
                 raise table.fail(f"{where}each", f"{axis!r} is none of {', '.join(table.axis)}")
@@ -352,7 +523,8 @@ def _check_claims(table: Table, names: set[str]) -> None:
             for axis, labels in place.items():
                 for label in labels if isinstance(labels, list) else [labels]:
                     _known_label(table, where, axis, label)
-        for label in [*(claim[key] for key in ("winner", "total") if key in claim), *claim.get("parts", [])]:
+        several = [*claim.get("parts", []), *_table(claim.get("saving"))]
+        for label in [*(claim[key] for key in ("winner", "total") if key in claim), *several]:
             _known_label(table, where, claim["axis"], label)
 
 

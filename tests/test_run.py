@@ -153,7 +153,8 @@ def test_every_field_enters_the_id():
         "data": "synthetic", "split": "level:3", "clients": 11, "per_round": 4, "model": "small", "method": "fedprox",
         "hp": {"mu": 0.5}, "rounds": 9, "epochs": 4, "steps": 7, "batch": 21, "lr": 0.2, "lr_decay": 0.9,
         "momentum": 0.9, "weight_decay": 0.1, "clip": 1.0, "augment": "flip", "seed": 1, "weights": "equal",
-        "samples": 50, "share": 0.5, "eval_every": 2, "personal": "all", "limited": 0.5, "delay": 0.5, "max_delay": 2,
+        "samples": 50, "share": 0.5, "holdout": 0.1, "eval_every": 2, "personal": "all", "limited": 0.5, "delay": 0.5,
+        "max_delay": 2,
         "bandwidth": (1, 2), "download": (1, 2), "compute": (1, 2), "redraw": 3,
     }  # fmt: skip
     assert set(other) == {f.name for f in dataclasses.fields(Run)}

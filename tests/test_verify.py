@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -11,6 +14,7 @@ from fedrepro import record
 from fedrepro.cli import main
 from fedrepro.record import ROUNDS, RUNS
 from fedrepro.report import Study
+from fedrepro.verify import _compare_in_kind
 
 TABLE = "table2_temperature"
 
@@ -147,3 +151,21 @@ def test_a_damaged_record_is_said_in_one_line(folder, capsys):
     assert main(["verify", str(folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{ROUNDS} cannot be read" in line
+
+
+@pytest.mark.parametrize("pinned", ["ATEN_CPU_CAPABILITY=default", "DNNL_MAX_CPU_ISA=SSE41"])
+def test_another_instruction_set_is_said_and_compared_in_kind(folder, pinned):
+    name, value = pinned.split("=")
+    command = [sys.executable, "-m", "fedrepro.cli", "verify", str(folder), "--sample", "1", "--workers", "1"]
+    done = subprocess.run(command, env={**os.environ, name: value}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "instruction set was " in done.stdout
+    assert "the same results within 0.5 points, other instruction set or torch" in done.stdout
+
+
+def test_another_accuracy_is_found_on_any_instruction_set():
+    row = {"round": 1, "accuracy": 0.5, "bytes_up": 8}
+    assert _compare_in_kind([row], [{**row, "accuracy": 0.504}]) is None
+    assert "mean accuracy by 1.00 points" in _compare_in_kind([row], [{**row, "accuracy": 0.51}])
+    assert "bytes_up of the first round" in _compare_in_kind([row], [{**row, "bytes_up": 9}])
+    assert "other rounds or columns from round 2" in _compare_in_kind([row, {**row, "round": 2}], [row])

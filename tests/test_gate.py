@@ -1,0 +1,75 @@
+"""The gate by hand: a reference must come close to central training, and be flat."""
+
+import pytest
+
+from fedrepro import gate, spec, train
+from fedrepro.errors import BadInput
+from fedrepro.gate import Rule, central, judge
+
+nan = float("nan")
+
+
+def rows(accuracies):
+    return [{"round": t, "accuracy": a} for t, a in enumerate(accuracies, 1)]
+
+
+FLAT = rows([0.1, 0.3, 0.4, 0.45, 0.48, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5])
+RISING = rows([0.1, 0.15, 0.2, 0.25, 0.3, 0.32, 0.35, 0.38, 0.4, 0.43, 0.46, 0.5])
+POOLED = rows([0.3, 0.62, 0.6])
+RULE = Rule({"method": "FedAvg"})
+
+
+def test_flat_and_close_to_central_training_passes():
+    found = judge({}, RULE, [FLAT], POOLED, "id")
+    assert (found.accuracy, found.central, found.rise) == (0.5, 0.62, 0)
+    assert found.passed  # 0.5 >= 0.7 x 0.62 = 0.434
+    assert found.words == "trained (0.50 of 0.62, flat)"
+
+
+def test_what_still_rises_does_not():
+    found = judge({}, RULE, [RISING], POOLED, "id")
+    # the last sixth (rounds 11, 12): 0.48; the sixth before two thirds (rounds 7, 8): 0.365
+    assert found.accuracy == pytest.approx(0.48)
+    assert found.rise == pytest.approx((0.48 - 0.365) / 0.48)
+    assert not found.passed
+    assert found.words == "not trained yet (0.48 of 0.62, still rising)"
+
+
+def test_what_is_flat_too_low_does_not():
+    found = judge({}, Rule({}, share=0.9), [FLAT], POOLED, "id")
+    assert (found.passed, found.words) == (False, "not trained yet (0.50 of 0.62, flat)")
+
+
+def test_the_mean_over_seeds_counts_and_untested_rounds_do_not():
+    seldom = [{**row, "accuracy": row["accuracy"] if row["round"] % 3 == 0 else nan} for row in FLAT]
+    assert judge({}, RULE, [seldom], POOLED, "id").accuracy == 0.5
+    lower = [{**row, "accuracy": row["accuracy"] / 2} for row in FLAT]
+    assert judge({}, RULE, [FLAT, lower], POOLED, "id").accuracy == 0.375
+
+
+def test_central_training_has_the_network_the_recipe_and_the_pooled_data(small):
+    run = small(method="fedprox", hp={"mu": 0.1}, momentum=0.9, lr=0.05, clip=3.0, personal="selected")
+    pooled = central(run, epochs=4)
+    assert {name: getattr(pooled, name) for name in gate.RECIPE} == {name: getattr(run, name) for name in gate.RECIPE}
+    assert (pooled.clients, pooled.samples, pooled.rounds, pooled.epochs) == (1, 640, 4, 1)
+    assert (pooled.method, pooled.split, pooled.personal) == ("fedavg", "iid", None)
+    reached = train(pooled, workers=1).rounds["accuracy"].max()
+    assert reached > 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reference": {"method": "FedSGD"}}, "gate.reference: method = 'FedSGD' is no place of the table"),
+        ({"reference": {"method": "FedAvg"}, "share": 1.2}, "gate: share: 1.2 is not valid"),
+        ({"reference": {"method": "FedAvg"}, "floor": 0.5}, "gate.floor: is not a key"),
+        ({"share": 0.5}, "gate.reference: is missing"),
+    ],
+)
+def test_bad_gates_are_refused_in_one_line(change, message):
+    table = spec.find("fedbr/fig3_convergence")
+    table.content["gate"] = change
+    with pytest.raises(BadInput, match=r"fig3_convergence\.toml") as error:
+        spec._check(table)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
