@@ -5,9 +5,14 @@ import itertools
 import json
 import math
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 
+from fedrepro import scratch
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.run import Run
 
@@ -104,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: fedrepro verify results/ --sample 3 --seed 0",
     )  # fmt: skip
     check.add_argument("folder", nargs="?", default="results", help="results, or a folder in it (default: %(default)s)")
-    check.add_argument("--sample", type=_literal, default=2, help="runs to train again (default: %(default)s)")
+    check.add_argument("--sample", type=_literal, default=0, help="runs to train again (default: %(default)s)")
     check.add_argument("--seed", type=_literal, default=0, help="of the draw (default: %(default)s)")
     check.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
 
@@ -351,12 +356,44 @@ def bench(args: argparse.Namespace) -> int:
     return measurements.main(repeats=args.repeats, quick=args.quick, only=args.only, out=args.out)
 
 
+class Terminated(KeyboardInterrupt):
+    """By SIGTERM, which ends the program as Ctrl-C does: what is open is closed, temporary folders are removed."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated. What is raised where Python drops exceptions is raised again just after."""
+
+    def end(*_) -> None:
+        raise Terminated
+
+    def dropped(what) -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):  # in a callback of fork() or of the garbage collector
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+        else:
+            sys.__unraisablehook__(what)
+
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        yield
+        return
+    before = {sent: signal.signal(sent, end) for sent in (signal.SIGTERM, signal.SIGALRM)}
+    hook, sys.unraisablehook = sys.unraisablehook, dropped
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for sent, handler in before.items():
+            signal.signal(sent, handler)
+
+
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    scratch.tidy()
     try:
-        if "engine" in args:
-            _choose_engine(args)
-        return globals()[args.command](args)
+        with _terminable():
+            if "engine" in args:
+                _choose_engine(args)
+            return globals()[args.command](args)
     except (BadInput, Failure) as error:
         return _say(error, 2 if isinstance(error, BadInput) else 1)
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
@@ -368,9 +405,10 @@ def main(argv: list[str] | None = None) -> int:
         if "allocate memory" not in str(error):
             raise
         return _say("memory is short; a smaller model, batch or number of workers needs less", 1)
-    except KeyboardInterrupt:
-        print("fedrepro: interrupted; with --store the same command goes on from here", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        ended, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
+        print(f"fedrepro: {ended}; with --store the same command goes on from here", file=sys.stderr)
+        return code
 
 
 def _say(error, code: int) -> int:

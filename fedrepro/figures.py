@@ -7,9 +7,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
+from fedrepro.comparisons import select
 from fedrepro.metrics import mean_interval
 from fedrepro.store import load_tensors
-from fedrepro.verdict import select
 
 LABELS = {
     "round": "communication round", "accuracy": "test accuracy", "ema_accuracy": "test accuracy (moving average)",

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from fedrepro.engine import sweep
 from fedrepro.errors import BadInput, bad
 from fedrepro.fleet import shannon
 from fedrepro.store import read_result, write_atomically
+from fedrepro.verdict import Verdict, judge
 
-MARKS = {"reproduced": "✓", "contradicted": "✗", "inconclusive": "?", verdict.NOT_TESTABLE: "–"}
-VERDICT_COLUMNS = ["claim", "the paper says", "verdict", "evidence", "judged how"]
+SHOWN_EFFECTS = 8  # of a claim in the notebook and the README; the CSV file has all
 ROUND_MIB = 2**20
 
 
@@ -36,10 +37,10 @@ def default_scale() -> str:
 class Study:
     """Study("fedbr/table2_temperature", scale="smoke").run().show() ..."""
 
-    def __init__(self, table: str, scale: str | None = None, seeds: int | Sequence[int] | None = None,
+    def __init__(self, table: str | spec.Table, scale: str | None = None, seeds: int | Sequence[int] | None = None,
                  workers: int | None = None, fresh: bool = False):  # fmt: skip
         self.scale = scale or default_scale()
-        self.table = spec.find(table).named_for(self.scale)
+        self.table = (table if isinstance(table, spec.Table) else spec.find(table)).named_for(self.scale)
         self.cells = self.table.cells(self.scale)
         self.seeds = _seeds(seeds, self.table.seeds_at(self.scale))
         self.workers, self.fresh, self.store = workers, fresh, run_store()
@@ -47,6 +48,7 @@ class Study:
         self.measures = self.table.measures(self.scale)
         self.folder = results_folder() / self.scale / self.table.paper
         self.rows_of = lambda run_id: read_result(self.store / run_id)[1]
+        self.costs_of = round_costs
 
     def runs(self) -> list:
         return [cell.run(seed) for seed in self.seeds for cell in self.cells]
@@ -79,8 +81,8 @@ class Study:
                 else:
                     table["paper_bytes"] = table["bytes"]
                 table["ema_accuracy"] = metrics.ema(table["accuracy"])
-                if self._needs("flops", "client_flops", "server_flops"):
-                    costs = round_costs(run)
+                if self.needs_costs:
+                    costs = self.costs_of(run)
                     table["flops"] = costs["visit_flops"] * run.per_round * table["round"]
                     table["client_flops"] = costs["client_flops"] * run.per_round
                     table["server_flops"] = costs["server_flops"]
@@ -90,8 +92,11 @@ class Study:
                 frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
-    def _needs(self, *columns: str) -> bool:
-        return any(c in columns for m in self.measures.values() for c in (m["column"], m.get("spend")))
+    @property
+    def needs_costs(self) -> bool:
+        """Whether a measure is about floating-point operations, which are counted and not in the rows."""
+        used = {column for m in self.measures.values() for column in (m["column"], m.get("spend"))}
+        return bool(used & {"flops", "client_flops", "server_flops"})
 
     @cached_property
     def values(self) -> pd.DataFrame:
@@ -105,6 +110,7 @@ class Study:
                         **labels,
                         "measure": name,
                         "value": _measure(table, {**measure, "target": spec.target(measure, labels)}),
+                        "limit": _limit(table, measure),
                         "unit": measure.get("unit", ""),
                         "scale": self.scale,
                     }
@@ -169,28 +175,59 @@ class Study:
     def show(self):
         return self.readable().style.hide(axis="index").set_caption(self.caption)
 
-    def verdicts(self) -> pd.DataFrame:
-        reported, rows = self.table.reported_rows(), []
-        for claim in self.table.claims():
-            found = self._judge(claim, reported)
-            rows.append({"claim": claim["id"], "the paper says": claim["claim"], "said in": claim["said in"],
-                         **found, "judged how": claim.get("note", ""), "scale": self.scale,
-                         "seeds": len(self.seeds)})  # fmt: skip
-        columns = ["claim", "the paper says", "said in", "verdict", "evidence", "judged how", "scale", "seeds"]
+    @cached_property
+    def verdicts(self) -> list[tuple[dict, Verdict]]:
+        """Every claim with its verdict."""
+        reported = self.table.reported_rows()
+        return [
+            (claim, judge(claim, self.values, self.scale, self.axes, self.measures, reported))
+            for claim in self.table.claims()
+        ]
+
+    def verdict_table(self) -> pd.DataFrame:
+        """One row per claim: the verdict and, in a line, why."""
+        columns = ["claim", "the paper says", "said in", "verdict", "reason", "judged how", "scale", "seeds"]
+        rows = [
+            (
+                claim["id"],
+                claim["claim"],
+                claim["said in"],
+                found.word,
+                found.reason,
+                claim.get("note", ""),
+                self.scale,
+                len(self.seeds),
+            )
+            for claim, found in self.verdicts
+        ]
         return pd.DataFrame(rows, columns=columns)
 
-    def _judge(self, claim: dict, reported: list[dict]) -> dict:
-        names = spec.measures_of(claim)
-        found = {}
-        for name in names or [""]:
-            values, better = self.values[self.values["measure"] == name], self.measures.get(name, {}).get("better", "")
-            found[name] = verdict.judge({**claim, "measure": name}, values, self.scale, self.axes, better, reported)
-        return verdict.together(found) if len(names) > 1 else found[name]
+    def effect_table(self) -> pd.DataFrame:
+        """One row per comparison of every claim that was judged."""
+        rows = [{"claim": claim["id"], **asdict(effect)} for claim, found in self.verdicts for effect in found.effects]
+        return pd.DataFrame(rows, columns=["claim", *(field.name for field in fields(verdict.Effect))])
+
+    def readable_verdicts(self) -> pd.DataFrame:
+        """The verdicts as a person reads them, with the effects behind them: first those that do not hold."""
+        rows = []
+        for claim, found in self.verdicts:
+            effects = sorted(found.effects, key=lambda e: ("opposite", "open", "holds").index(e.state))
+            shown = [verdict.text(effect) for effect in effects[:SHOWN_EFFECTS]]
+            if len(effects) > SHOWN_EFFECTS:
+                shown.append(f"{len(effects) - SHOWN_EFFECTS} more in {self.table.name}_effects.csv")
+            rows.append(
+                {
+                    "claim": claim["id"],
+                    "the paper says": claim["claim"],
+                    "verdict": f"{verdict.MARKS[found.state]} {found.word}",
+                    "evidence": ". ".join([found.reason, "; ".join(shown)]) if shown else found.reason,
+                    "judged how": claim.get("note", ""),
+                }
+            )
+        return pd.DataFrame(rows, columns=["claim", "the paper says", "verdict", "evidence", "judged how"])
 
     def show_verdicts(self):
-        table = self.verdicts()
-        table["verdict"] = [f"{MARKS[v]} {v}" for v in table["verdict"]]
-        return _wrapped(table[VERDICT_COLUMNS])
+        return _wrapped(self.readable_verdicts())
 
     def deviations(self):
         return _wrapped(pd.DataFrame(self.table.deviation, columns=["what", "why", "erratum"]).fillna(""))
@@ -211,8 +248,13 @@ class Study:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
 
     def csv_files(self) -> dict[str, str]:
-        """file name -> text: the summary, the values, the verdicts, the groups of cells."""
-        tables = {"": self.summary(), "_values": self.values, "_verdicts": self.verdicts()}
+        """file name -> text: the summary, the values, the verdicts and the effects behind them, the groups of cells."""
+        tables = {
+            "": self.summary(),
+            "_values": self.values,
+            "_verdicts": self.verdict_table(),
+            "_effects": self.effect_table(),
+        }
         if self.table.groups:
             tables["_groups"] = self.grouped()
         return {f"{self.table.name}{suffix}.csv": table.to_csv(index=False, float_format="%.10g")
@@ -248,13 +290,12 @@ def markdown(studies: list[Study]) -> str:
              "Made by `fedrepro reproduce`; do not edit. Verdicts are explained in the project's README."]  # fmt: skip
     shown = []
     for study in studies:
-        name, claims = study.table.name, study.verdicts()
+        name = study.table.name
         command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={len(study.seeds)} TABLE={name}"
-        claims["verdict"] = [f"{MARKS[v]} {v}" for v in claims["verdict"]]
         lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", "", study.caption, "",
                   _markdown_table(study.readable()), "", *_groups(study),
                   f"![{study.table.title}]({name}.png)", "",
-                  _markdown_table(claims[VERDICT_COLUMNS]), ""]  # fmt: skip
+                  _markdown_table(study.readable_verdicts()), ""]  # fmt: skip
         new = [d for d in study.table.deviation if d not in shown]
         shown += new
         lines += [f"- {d['what']}: {d['why']}" + (f" ({d['erratum']})" if d.get("erratum") else "") for d in new]
@@ -322,6 +363,13 @@ def _measure(table: pd.DataFrame, measure: dict) -> float:
     if kind == "stability":
         return metrics.stability(tail) * times
     raise BadInput(f"measure: unknown kind {kind!r}")
+
+
+def _limit(table: pd.DataFrame, measure: dict) -> float:
+    """What a run had spent on the way to a target when it stopped."""
+    if measure["kind"] != "to_target":
+        return float("nan")
+    return float(table[measure["column"]].dropna().iloc[-1]) * measure.get("times", 1.0)
 
 
 def _wrapped(table: pd.DataFrame):

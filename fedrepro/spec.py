@@ -190,7 +190,8 @@ class Table:
         return {m["name"]: {**m, **changes.get(m["name"], {})} for m in self.measure}
 
     def reported_rows(self) -> list[dict]:
-        """The paper's numbers: labels by axis, the measure's name, the value in the measure's unit, "1000+" or not."""
+        """The paper's numbers: labels by axis, the measure's name, value and deviation over seeds (NaN where none is
+        printed) in the measure's unit, "1000+" or not."""
         rows = []
         for block in self.reported:
             path = self.path.parent / "reported" / block["file"]
@@ -206,9 +207,10 @@ class Table:
                     labels = {axis: _number_label(line[column]) for axis, column in block["columns"].items()}
                     labels = {axis: self.names.get(label, label) for axis, label in labels.items()}
                     labels |= block.get("fixed", {})
-                    value = float(line["value"]) * block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
+                    times = block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
+                    value, std = (float(line.get(key) or "nan") * times for key in ("value", "std"))
                     censored = line.get("censored") == "true"  # the paper's "1000+"
-                    rows.append({**labels, "measure": measure, "value": value, "censored": censored})
+                    rows.append({**labels, "measure": measure, "value": value, "std": std, "censored": censored})
         return rows
 
     def claims(self) -> list[dict]:
@@ -414,8 +416,9 @@ def _check(table: Table) -> None:
             raise table.fail(f"measure {measure.get('name')!r}.kind", f"{kind!r} is none of {', '.join(MEASURE_KINDS)}")
         _keys(table, f"measure {measure.get('name')!r}.", measure,
               {"name", "kind", "unit", "times", "target", "targets", "of", "budget", "round", "window", "column",
-               "spend", "better"},
+               "spend", "better", "seedless"},
               {"name", *(MEASURE_KINDS[kind] - {"target", "budget", "round", "window"})})  # fmt: skip
+        _check_seedless(table, measure)
     names = {measure["name"] for measure in table.measure}
     for scale in SCALES:
         _keys(table, f"scale.{scale}.", table.at(scale), SCALE_KEYS)
@@ -451,6 +454,16 @@ def _check(table: Table) -> None:
     _check_reported(table, names)
     for deviation in table.deviation:
         _keys(table, "deviation.", deviation, {"what", "why", "erratum"}, ("what", "why"))
+
+
+def _check_seedless(table: Table, measure: dict) -> None:
+    """`seedless`: the measure is the same with every seed: everywhere (true), or at these labels only."""
+    where, places = f"measure {measure['name']!r}.seedless", measure.get("seedless", False)
+    if not isinstance(places, bool | dict):
+        raise table.fail(where, f"{places!r} is neither true nor labels by axis")
+    for axis, labels in places.items() if isinstance(places, dict) else []:
+        for label in labels if isinstance(labels, list) else [labels]:
+            _known_label(table, where, axis, label)
 
 
 def _check_gate(table: Table) -> None:

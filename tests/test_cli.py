@@ -417,6 +417,29 @@ def test_ctrl_c_and_the_same_command_again(fed, tmp_path, workers):
     assert json.loads(out)["digest"] == whole.digest
 
 
+def test_an_interruption_that_python_drops_is_raised_again():
+    """Exceptions in finalizers and callbacks of fork() are only printed; the program would go on."""
+    script = """
+import os, signal, sys, time
+from fedrepro import cli
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+def papers(args):
+    Late()
+    time.sleep(60)
+
+cli.papers = papers
+sys.exit(cli.main(["papers"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 143
+    assert done.stderr == "fedrepro: terminated; with --store the same command goes on from here\n"
+
+
 def test_as_a_program():
     done = spawn("run", "--lr", "-1")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
