@@ -58,7 +58,7 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
     from traitlets.config import Config
 
     given = {"table": f"{study.table.paper}/{study.table.name}", "scale": study.scale, "seeds": seeds,
-             "workers": workers, "fresh": fresh}  # fmt: skip
+             "workers": workers, "fresh": fresh, "missing": study.missing}  # fmt: skip
     known = papermill.inspect_notebook(str(notebook(study)))
     if unknown := set(given) - set(known):
         raise BadInput(f"{notebook(study).name}: its parameters cell lacks {', '.join(sorted(unknown))}")

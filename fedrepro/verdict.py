@@ -15,6 +15,7 @@ variance over seeds, with seeds - 1: where that is larger than the variance of t
 smaller at 1%, by an F test over all panels in which the claim makes this comparison.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -137,10 +138,10 @@ def judge(
     axes: dict[str, list[str]],
     measures: dict[str, dict],
     reported=(),
-    withheld: str | None = None,
+    untrained: Sequence[tuple[dict[str, str], str]] = (),
 ) -> Verdict:
     """`values`: measure, the axes' labels, seed, value (NaN where a target was missed) and, of a target, `limit`, what
-    was spent when the run stopped. `withheld`: why nothing that is learned can be judged yet.
+    was spent when the run stopped. `untrained`: panels in which nothing that is learned can be judged yet, and why.
 
     A claim on several measures is one claim with the comparisons of all of them."""
     if claim["kind"] == "untestable":
@@ -149,11 +150,13 @@ def judge(
         return Verdict("not testable", scale, why="an absolute number, judged at paper scale only")
     estimates, why, names = [], [], measures_of(claim)
     for name in names:
-        measure, part = measures[name], {**claim, "measure": name}
-        if withheld and learned(measure):
-            why.append(withheld)
-            continue
-        cells = Cells(values[values["measure"] == name], axes)
+        measure, part, known = measures[name], {**claim, "measure": name}, values[values["measure"] == name]
+        if learned(measure):
+            known, reasons = _trained(known, claim.get("where", {}), untrained)
+            why += reasons
+            if reasons and select(known, claim.get("where", {})).empty:
+                continue
+        cells = Cells(known, axes)
         made = KINDS[claim["kind"]](part, cells, -1.0 if measure.get("better") == "lower" else 1.0, reported)
         if not made:
             why.append(f"the {scale} scale does not have these cells")
@@ -164,7 +167,17 @@ def judge(
         return Verdict("not testable", scale, why="; ".join(dict.fromkeys(why)))
     effects = _effects(estimates)
     state = _conclusion(effects)
-    return Verdict("undecided" if why and state == "holds" else state, scale, effects, "; ".join(why))
+    return Verdict("undecided" if why and state == "holds" else state, scale, effects, "; ".join(dict.fromkeys(why)))
+
+
+def _trained(values: pd.DataFrame, where: dict, untrained) -> tuple[pd.DataFrame, list[str]]:
+    """The values outside of these panels, and why a claim on the cells `where` has to do without the others."""
+    why = []
+    for panel, reason in untrained:
+        inside = select(values, panel)
+        why += [reason] if len(select(inside, where)) else []
+        values = values.drop(inside.index)
+    return values, why
 
 
 def _conclusion(effects: tuple[Effect, ...]) -> str:

@@ -346,9 +346,21 @@ def test_what_is_learned_can_be_withheld():
         ({"column": "bytes", "kind": "total"}, "holds"),
         ({"column": "client_flops", "kind": "mean"}, "holds"),
     ):
-        found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure}, withheld=why)
+        found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure}, untrained=[({}, why)])
         assert (found.state, learned(measure)) == (state, state == "not testable")
         assert found.reason == (why if learned(measure) else "3 of 3 hold")
+
+
+def test_a_panel_that_is_not_trained_leaves_the_others():
+    measures, why = {"m": {"column": "accuracy", "kind": "final"}}, "not trained at level 9"
+    found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)])
+    assert (found.state, found.counts) == ("undecided", "2 of 2 hold")  # the claim is about three levels
+    assert found.reason.endswith(why)
+    claim = {**BEST, "where": {"level": ["0", "5"]}}
+    assert (
+        judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)]).state
+        == "holds"
+    )
 
 
 def test_each_place_is_a_comparison_of_its_own():
@@ -371,7 +383,7 @@ def test_a_claim_on_several_measures():
     assert [effect.what for effect in found.effects][2:4] == ["[m] 9 A − B", "[cost] 0 B − A"]
     cost["better"] = "higher"
     assert judge(claim, both, "cpu", AXES, measures).state == "holds"
-    held = judge(claim, both, "cpu", AXES, measures, withheld="not trained yet")
+    held = judge(claim, both, "cpu", AXES, measures, untrained=[({}, "not trained yet")])
     assert (held.state, held.counts) == ("undecided", "3 of 3 hold")
     assert held.reason.endswith("not testable here: not trained yet")
 
