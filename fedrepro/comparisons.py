@@ -178,7 +178,8 @@ def _gap_trend(claim, cells, sign, _):
             if claim.get("relative"):
                 what = f"{place} slope of {_name(claim['of'])} / {_name(over)} over {axis}".strip()
                 used = np.isin(np.arange(len(cells.places)), a + b)
-                numbers = cells.y[:, a] / cells.y[:, b] @ _slope(both)
+                quotients = cells.y[:, a] / cells.y[:, b]
+                numbers = (quotients - quotients[:, :1]) @ _slope(both)  # exactly zero if they are equal
                 made.append(Comparison(what, numbers, used, None, unit="", **DIRECTIONS[claim["direction"]]))
             else:
                 what = f"{place} slope of the lead of {_name(claim['of'])} over {_name(over)} over {axis}"

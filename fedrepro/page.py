@@ -31,8 +31,8 @@ EXPLAINED = {
     "reduced": "real data, small networks, minutes on two CPU cores: order and trend only",
 }
 LINKS = {".html": "executed notebook", ".ipynb": "the same as .ipynb", ".csv": "summary CSV",
-         "_values.csv": "every value CSV", "_verdicts.csv": "verdicts CSV",
-         "_effects.csv": "effects CSV"}  # fmt: skip
+         "_values.csv": "every value CSV", "_verdicts.csv": "verdicts CSV", "_effects.csv": "effects CSV",
+         "_curves.csv": "curves CSV", "_gate.csv": "gate CSV"}  # fmt: skip
 NOT_RUN = "not run yet"
 STATES = [*MARKS, NOT_RUN]
 ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)

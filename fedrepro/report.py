@@ -23,9 +23,9 @@ from fedrepro.verdict import Verdict, judge
 if TYPE_CHECKING:
     from fedrepro.record import Record
 
-VERDICT_WORDS = """A claim *holds* at this scale if the 95% interval of every comparison it makes lies where the claim puts
-it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed only what
-no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
+VERDICT_WORDS = """A claim *holds* at this scale if the 95% interval of every comparison it makes lies where the claim
+puts it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed only
+what no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
 SHOWN_EFFECTS = 8  # of a claim in the notebook and the README; the CSV file has all
 ROUND_MIB = 2**20
 
@@ -370,11 +370,23 @@ class Study:
         names = {"size": "cells", "mean": "our mean", "std": "our deviation over cells"}
         return ours.join(paper).rename(columns=names).rename_axis(groups["column"]).reset_index()
 
+    def curves(self) -> pd.DataFrame:
+        """For every cell and tested round the mean over seeds and the half-width of its 95% interval."""
+        rows = []
+        for column in self.table.curves:
+            tested = self.rounds.dropna(subset=column).groupby([*self.axes, "round"], sort=False)[column]
+            for place, values in tested:
+                mean, half = metrics.mean_interval(values)
+                labels = dict(zip([*self.axes, "round"], place, strict=True))
+                rows.append({"column": column, **labels, "mean": mean, "interval": half, "seeds": len(values)})
+        return pd.DataFrame(rows)
+
     def run_ids(self) -> pd.DataFrame:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
 
     def csv_files(self) -> dict[str, str]:
-        """file name -> text: the summary, the values, the verdicts and the effects behind them, the groups of cells."""
+        """file name -> text: the summary, the values, the verdicts and the effects behind them, the groups of cells,
+        the gate, the curves."""
         tables = {
             "": self.summary(),
             "_values": self.values,
@@ -383,6 +395,8 @@ class Study:
         }
         if self.gates:
             tables["_gate"] = self.gate_table()
+        if self.table.curves:
+            tables["_curves"] = self.curves()
         if self.table.groups:
             tables["_groups"] = self.grouped()
         return {f"{self.table.name}{suffix}.csv": table.to_csv(index=False, float_format="%.10g")

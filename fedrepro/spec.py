@@ -46,12 +46,13 @@ CLAIM_KINDS = {  # kind: options it needs
 }
 DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
-       "groups", "gate", "tune", "claim", "deviation"}  # fmt: skip
+       "groups", "curves", "gate", "tune", "claim", "deviation"}  # fmt: skip
 LABELLED = ("axis", "scale", "override", "claim", "gate", "tune", "measure", "reported")  # where labels stand
 DATA_NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
               "cifar100_coarse": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "femnist": "FEMNIST",
               "synthetic": "generated images", "digits": "digits"}  # fmt: skip
-LISTS = ("override", "claim", "deviation", "reported", "measure")
+LISTS = ("override", "claim", "deviation", "reported", "measure", "curves")
+CURVES = ("accuracy", "ema_accuracy", "personal_accuracy", "loss")  # columns that may be saved round by round
 BASE = "_base.toml"  # a paper's shared settings: run, axis, scale, deviation; a table names the axes it uses
 SCALE_KEYS = {"seeds", "run", "axis", "measure", "data_note"}
 
@@ -214,14 +215,21 @@ class Table:
         return rows
 
     def claims(self) -> list[dict]:
-        """The table's claims, with the paper's words from reproduce/<paper>/claims.csv."""
+        """The table's claims, with the paper's words from reproduce/<paper>/claims.csv. A claim in several blocks, one
+        for each thing that it says, is the first of them with the others under `also`."""
         with open(self.path.parent / "claims.csv", newline="") as file:
             words = {line["id"]: line for line in csv.DictReader(file)}
         for claim in self.claim:
             if claim["id"] not in words:
                 raise self.fail(f"claim {claim['id']}", "is not in claims.csv")
-        return [{**claim, "claim": words[claim["id"]]["claim"], "said in": words[claim["id"]]["where"]}
-                for claim in self.claim]  # fmt: skip
+        found = {}
+        for claim in self.claim:
+            line = words[claim["id"]]
+            if claim["id"] in found:
+                found[claim["id"]]["also"].append(claim)
+            else:
+                found[claim["id"]] = {**claim, "claim": line["claim"], "said in": line["where"], "also": []}
+        return list(found.values())
 
 
 def read_tuned(path: Path) -> list[dict]:
@@ -451,6 +459,8 @@ def _check(table: Table) -> None:
         for key, known in (("measure", names), ("axis", table.axis)):
             if table.groups[key] not in known:
                 raise table.fail(f"groups.{key}", f"{table.groups[key]!r} is none of {', '.join(known)}")
+    for column in table.curves:
+        choose("curves", column, CURVES)
     _check_reported(table, names)
     for deviation in table.deviation:
         _keys(table, "deviation.", deviation, {"what", "why", "erratum"}, ("what", "why"))

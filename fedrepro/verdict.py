@@ -143,26 +143,32 @@ def judge(
     """`values`: measure, the axes' labels, seed, value (NaN where a target was missed) and, of a target, `limit`, what
     was spent when the run stopped. `untrained`: panels in which nothing that is learned can be judged yet, and why.
 
-    A claim on several measures is one claim with the comparisons of all of them."""
+    A claim on several measures, or in several blocks, is one claim with the comparisons of all of them."""
     if claim["kind"] == "untestable":
         return Verdict("not testable", scale, why=claim["why"])
-    if claim["kind"] in ("absolute", "saving") and scale != "paper" and not claim.get("any_scale"):
+    blocks = [claim, *claim.get("also", [])]
+    if (
+        any(block["kind"] in ("absolute", "saving") and not block.get("any_scale") for block in blocks)
+        and scale != "paper"
+    ):
         return Verdict("not testable", scale, why="an absolute number, judged at paper scale only")
-    estimates, why, names = [], [], measures_of(claim)
-    for name in names:
-        measure, part, known = measures[name], {**claim, "measure": name}, values[values["measure"] == name]
+    parts = [{**block, "measure": name} for block in blocks for name in measures_of(block)]
+    several = len({part["measure"] for part in parts}) > 1
+    estimates, why = [], []
+    for part in parts:
+        name, measure = part["measure"], measures[part["measure"]]
+        known, where = values[values["measure"] == name], part.get("where", {})
         if learned(measure):
-            known, reasons = _trained(known, claim.get("where", {}), untrained)
+            known, reasons = _trained(known, where, untrained)
             why += reasons
-            if reasons and select(known, claim.get("where", {})).empty:
+            if reasons and select(known, where).empty:
                 continue
         cells = Cells(known, axes)
-        made = KINDS[claim["kind"]](part, cells, -1.0 if measure.get("better") == "lower" else 1.0, reported)
+        made = KINDS[part["kind"]](part, cells, -1.0 if measure.get("better") == "lower" else 1.0, reported)
         if not made:
             why.append(f"the {scale} scale does not have these cells")
         for estimate in _estimates(made, cells, measure):
-            what = f"[{name}] {estimate.what}" if len(names) > 1 else estimate.what
-            estimates.append(replace(estimate, what=what))
+            estimates.append(replace(estimate, what=f"[{name}] {estimate.what}") if several else estimate)
     if not estimates:
         return Verdict("not testable", scale, why="; ".join(dict.fromkeys(why)))
     effects = _effects(estimates)

@@ -73,6 +73,7 @@ def edited(tmp_path):
             "'loss' is none of accuracy",
         ),
         ("[[claim]]", '[groups]\ntitle = "by delta"\n[[claim]]', "groups.measure: is missing"),
+        ("use =", 'curves = ["acuracy"]\nuse =', "curves: 'acuracy' is not valid"),
         ("title =", "title", "table2_temperature.toml: "),
     ],
 )
@@ -204,6 +205,20 @@ def test_reported_numbers_are_the_papers():
     assert several[("FedAvg", "rounds to the higher target")] == (1000, True)
 
 
+def test_curves_by_hand():
+    """Two seeds, tested in rounds 2 and 4: the mean and the half-width t(0.975, 1) s / sqrt(2) of each."""
+    study = Study("fedmlb/table7_loss_weights", "smoke", 2)
+    study.table.content["curves"] = ["accuracy"]
+    cell = {"lambda1": "1", "lambda2": "0"}
+    study.rounds = pd.DataFrame([{**cell, "seed": s, "round": t, "accuracy": a} for s, accuracies in
+                                 enumerate(([None, 0.1, None, 0.4], [None, 0.3, None, 0.4]))
+                                 for t, a in enumerate(accuracies, 1)])  # fmt: skip
+    second, fourth = study.curves().to_dict("records")
+    assert second == {"column": "accuracy", **cell, "round": 2, "mean": pytest.approx(0.2), "seeds": 2,
+                      "interval": pytest.approx(12.7062 * 0.1, rel=1e-4)}  # fmt: skip
+    assert (fourth["round"], fourth["mean"], fourth["interval"]) == (4, 0.4, 0)
+
+
 def test_groups_by_hand():
     """Table 6 from Table 5: the cells with equally many paths, whatever the seed."""
     study = Study("fedmlb/table5_6_pathways", "paper")
@@ -220,7 +235,7 @@ def test_groups_by_hand():
 def test_every_claim_is_judged_by_exactly_one_table(paper):
     with open(spec.REPRODUCE / paper / "claims.csv") as file:
         known = [line["id"] for line in csv.DictReader(file)]
-    judged = [claim["id"] for table in spec.tables(paper) for claim in table.claims()]
+    judged = [claim for table in spec.tables(paper) for claim in {c["id"] for c in table.claims()}]
     assert sorted(judged) == sorted(known)
 
 

@@ -430,3 +430,13 @@ def test_a_tolerance_for_each_measure():
     reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.52, "censored": False}]
     assert state(claim, CLEAR, reported=reported) == "holds"
     assert state({**claim, "tolerance": {"m": 1e-6}}, CLEAR, reported=reported) != "holds"
+
+
+@pytest.mark.parametrize("direction", ["falls", "rises"])
+def test_rounding_gives_equal_quotients_no_slope(direction):
+    """FedBR's Fig. 7: the time of a fixed number of rounds may be the same at every level."""
+    table = values([[45.4321, 45.4321]] * 3, [[33.7, 33.7]] * 3)
+    claim = {"id": "x", "kind": "gap_trend", "measure": "m", "axis": "level", "direction": direction, "relative": True,
+             "of": {"method": "A"}, "over": {"method": "B"}}  # fmt: skip
+    assert [effect.mean for effect in judged(claim, table).effects] == [0.0]
+    assert state(claim, table) != "holds"
