@@ -58,12 +58,14 @@ def parser() -> argparse.ArgumentParser:
 
     data = commands.add_parser(
         "data", help="show which data sets are here, or fetch one",
-        description="Show which data sets are here, or fetch some into the cache (FEDREPRO_CACHE).",
+        description="Show which data sets are here, check them (exit code 1 if one was changed), or fetch some into "
+        "the cache (FEDREPRO_CACHE).",
         epilog="A folder of your own files goes into FEDREPRO_DATA. example: fedrepro data fetch mnist cifar10",
     )  # fmt: skip
     data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status",
                       help="status (the default) or fetch")  # fmt: skip
     data.add_argument("name", nargs="*", help="data sets to fetch")
+    data.add_argument("--check", action="store_true", help="compare all of the cache with its checksums")
     data.add_argument("--json", action="store_true", help="for machines")
 
     again = commands.add_parser(
@@ -103,8 +105,8 @@ def parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "verify", help="check committed results against their record, and train some runs again",
         description="Check that every file of the tables is there and every cell of the CSV files follows from the "
-        "record beside them (runs.json, rounds.csv.gz, manifest.json); with --sample train runs drawn from it again and "
-        "compare digests. Exit code 1 if anything differs.",
+        "record beside them (runs.json, rounds.csv.gz, manifest.json); with --sample, train runs drawn from it again "
+        "and compare digests. Exit code 1 if anything differs.",
         epilog="example: fedrepro verify results/ --sample 3 --seed 0",
     )  # fmt: skip
     check.add_argument("folder", nargs="?", default="results", help="results, or a folder in it (default: %(default)s)")
@@ -300,6 +302,8 @@ def data(args: argparse.Namespace) -> int:
     from fedrepro import data as sets
 
     if args.action == "fetch":
+        if args.check:
+            raise BadInput("data fetch: checks what it fetches; --check is for status")
         if not args.name:
             raise BadInput(f"data fetch: name a data set; allowed: {', '.join(sets.names())}")
         for name in args.name:
@@ -307,9 +311,9 @@ def data(args: argparse.Namespace) -> int:
         return 0
     if args.name:
         raise bad("data status", " ".join(args.name), "no names; it shows all data sets")
-    status = sets.status()
+    status = sets.status(verify=args.check)
     print(json.dumps(status) if args.json else _columns(status))
-    return 0
+    return int(args.check and any(row["where"] == "changed" for row in status))
 
 
 def reproduce(args: argparse.Namespace) -> int:

@@ -49,7 +49,7 @@ class Result:
 
         table = pd.DataFrame(self.rows)
         tested = table["accuracy"].dropna()
-        table["ema_accuracy"] = pd.Series(metrics.ema(tested.tolist()), index=tested.index)
+        table["ema_accuracy"] = metrics.ema(table["accuracy"])
         table["best_accuracy"] = pd.Series(metrics.best(tested.tolist()), index=tested.index)
         return table
 

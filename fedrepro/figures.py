@@ -1,6 +1,7 @@
 """The figures of a study, with seaborn: lines over rounds, bars and lines over an axis, heat maps."""
 
 import itertools
+import textwrap
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -88,12 +89,13 @@ def _titled(study, axis: str, label: str) -> str:
 
 
 def _panels(study, measures: list[str] | None, col: str | None) -> tuple[plt.Figure, dict[tuple, plt.Axes]]:
-    """A figure with a panel for each measure, at most three in a row; with `col` a row for each measure."""
+    """A figure with a panel for each measure, at most three in a row; with several labels of `col` a row for each
+    measure."""
     names, labels = measures or list(study.measures), study.axes[col] if col else [None]
-    columns = len(labels) if col else min(len(names), 3)
+    columns = len(labels) if len(labels) > 1 else min(len(names), 3)
     rows = -(-len(names) * len(labels) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(1.5 + 5 * columns, 4.4 * rows), squeeze=False,
-                                sharey="row" if col else False)  # fmt: skip
+                                sharey="row" if len(labels) > 1 else False)  # fmt: skip
     panels = list(itertools.product(names, labels))
     for unused in axes.flat[len(panels) :]:
         unused.remove()
@@ -107,7 +109,7 @@ def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col:
     for (name, label), place in panels.items():
         values = study.values[study.values["measure"] == name]
         draw(values[values[col] == label] if col else values, place)
-        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=_with_unit(study, name),
+        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=textwrap.fill(_with_unit(study, name), 36),
                   title=_titled(study, col, label) if col else "")  # fmt: skip
     if hue:
         _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
@@ -138,7 +140,8 @@ def bars(study, x: str, measures: list[str] | None = None, hue: str | None = Non
                     legend=bool(hue), ax=place, errorbar=interval if len(study.seeds) > 1 else None,
                     capsize=0.15)  # fmt: skip
         if sum(map(len, study.axes[x])) > 25:
-            plt.setp(place.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
+            names = [textwrap.fill(label, 22) for label in study.axes[x]]
+            place.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
 
     return _by_measure(study, x, measures, hue, col, draw)
 
@@ -199,7 +202,8 @@ def spread(study, measure: str, axis: str, group, hue, labels: tuple[str, str]):
 
 
 def heat(study, measure: str, rows: str | list[str], columns: str, by_row=False, mark_best=False, fmt: str = ".3f"):
-    """Mean over seeds of a measure on two axes (`rows` may be several): ours, and the paper's where it gives them.
+    """Mean over seeds of a measure on two axes (`rows` may be several, of which the paper's table has some): ours, and
+    the paper's where it gives them.
 
     `by_row` shades by the rank within a row, panel below panel; `mark_best` frames the paper's best cell of each row.
     """
@@ -207,10 +211,13 @@ def heat(study, measure: str, rows: str | list[str], columns: str, by_row=False,
     keys = [rows] if isinstance(rows, str) else rows
 
     def grid(values: pd.DataFrame, axes: dict) -> pd.DataFrame:
-        order = [" ".join(place) for place in itertools.product(*(axes[key] for key in keys))]
-        values = values[values["measure"] == measure].assign(row=lambda v: v[keys].agg(" ".join, axis=1))
+        known = [key for key in keys if key in values]
+        names = " and\n".join(study.table.axis[key].get("label", key) for key in known)
+        order = [" ".join(place) for place in itertools.product(*(axes[key] for key in known))]
+        values = values[values["measure"] == measure].assign(row=lambda v: v[known].agg(" ".join, axis=1))
         table = values.pivot_table(index="row", columns=columns, values="value").astype(float)
-        return table.reindex([row for row in order if row in table.index])[[c for c in axes[columns] if c in table]]
+        table = table.reindex([row for row in order if row in table.index]).rename_axis(names)
+        return table[[c for c in axes[columns] if c in table]]
 
     panels = {f"ours ({study.scale})": grid(study.values, study.axes)}
     if any(row["measure"] == measure for row in study.table.reported_rows()):
@@ -220,12 +227,12 @@ def heat(study, measure: str, rows: str | list[str], columns: str, by_row=False,
     if by_row:
         figure, axes = plt.subplots(len(panels), 1, figsize=(11, sum(heights)), squeeze=False, height_ratios=heights)
     else:
-        figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.8), squeeze=False)
+        figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), max(4.8, *heights)), squeeze=False)
     for place, (title, table) in zip(axes.flat, panels.items(), strict=True):
         sns.heatmap(table.rank(axis=1, pct=True) if by_row else table, annot=table, fmt=fmt, cmap="viridis", ax=place,
                     cbar=False)  # fmt: skip
         place.set(title=f"{named}: {title}", xlabel=study.table.axis[columns].get("label", columns),
-                  ylabel=" and ".join(study.table.axis[key].get("label", key) for key in keys))  # fmt: skip
+                  ylabel=table.index.name)  # fmt: skip
         if by_row:
             place.tick_params(axis="y", rotation=0)
         if mark_best:
@@ -243,17 +250,20 @@ def _frame(place, table: pd.DataFrame, cells: pd.Series) -> None:
             place.add_patch(plt.Rectangle(corner, 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
 
 
-def relationship(study, client: int = 9, axis: str = "dataset"):
-    """KAPC's final relationship matrix of one client, layer by client, for every label of an axis (first seed)."""
+def relationship(study, client: int = 9, col: str = "dataset", row: str = "cube"):
+    """KAPC's final relationship matrix of one client, layer by client, for all labels of two axes (first seed)."""
     style()
-    figure, axes = plt.subplots(1, len(study.cells), figsize=(1 + 6.5 * len(study.cells), 5), squeeze=False)
-    for place, cell in zip(axes[0], study.cells, strict=True):
+    shape = len(study.axes[row]), len(study.axes[col])
+    figure, axes = plt.subplots(*shape, figsize=(1 + 6.5 * shape[1], 4.4 * shape[0]), squeeze=False)
+    for cell in study.cells:
+        place = axes[study.axes[row].index(cell.labels[row]), study.axes[col].index(cell.labels[col])]
         cube = load_tensors(study.store / cell.run(study.seeds[0]).id / "weights.pt")["record"]["relationship"]
-        sns.heatmap(cube[:, client].numpy(), cmap="viridis", ax=place, vmin=0, annot=len(cube) < 9, fmt=".2f",
-                    cbar_kws={"label": "relationship coefficient"}, annot_kws={"fontsize": 9})  # fmt: skip
+        sns.heatmap(cube[:, client].numpy(), cmap="viridis", ax=place, vmin=0, annot=max(cube.shape[:2]) < 11,
+                    fmt=".2f", cbar_kws={"label": "relationship coefficient"}, annot_kws={"fontsize": 9})  # fmt: skip
         place.set(
-            title=f"{cell.labels[axis]}: client {client}", xlabel="client", ylabel="layer (0 is nearest the image)"
+            title=f"{cell.labels[col]}, {cell.labels[row]}", xlabel="client", ylabel="layer (0 is nearest the image)"
         )
+    figure.suptitle(f"client {client}")
     figure.tight_layout()
     _note(study, figure)
     return figure
@@ -285,17 +295,22 @@ def _one_legend(figure, places, title: str) -> None:
     figure.legend(handles, labels, title=title, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 
-def choices(study, hue: str = "method"):
-    """How often each number of blocks was sent in partial rounds."""
+def choices(study, hue: str = "method", col: str = "dataset", row: str = "reading"):
+    """How often each number of blocks was sent in partial rounds, one panel for each label of `col` and `row`."""
     style()
     columns = sorted(c for c in study.rounds if c.startswith("alpha_"))[:-1]  # the last is the whole model
-    counts = study.rounds.groupby(hue)[columns].sum().reindex(study.axes[hue])
+    counts = study.rounds.groupby([row, col, hue])[columns].sum()
     shares = counts.div(counts.sum(axis=1), axis=0).rename(columns=lambda c: c.removeprefix("alpha_"))
-    table = shares.reset_index().melt(id_vars=hue, var_name="blocks", value_name="share")
-    figure, place = plt.subplots(figsize=(7.5, 4.2))
-    sns.barplot(table, x="blocks", y="share", hue=hue, ax=place)
-    place.axhline(1 / len(columns), color="0.4", linestyle="--", linewidth=1)
-    place.set(xlabel="number of last blocks sent (α)", ylabel="share of partial rounds")
-    _one_legend(figure, [place], "method")
+    table = shares.reset_index().melt(id_vars=[row, col, hue], var_name="blocks", value_name="share")
+    rows, cols = study.axes[row], study.axes[col]
+    size = (1.5 + 6 * len(cols), 4.2 * len(rows))
+    figure, axes = plt.subplots(len(rows), len(cols), figsize=size, squeeze=False, sharey=True)
+    for place, labels in zip(axes.flat, itertools.product(rows, cols), strict=True):
+        shown = select(table, dict(zip((row, col), labels, strict=True)))
+        sns.barplot(shown, x="blocks", y="share", hue=hue, hue_order=study.axes[hue], ax=place)
+        place.axhline(1 / len(columns), color="0.4", linestyle="--", linewidth=1)
+        title = ", ".join(labels)
+        place.set(xlabel="number of last blocks sent (α)", ylabel="share of partial rounds", title=title)
+    _one_legend(figure, list(axes.flat), study.table.axis[hue].get("label", hue))
     _note(study, figure)
     return figure

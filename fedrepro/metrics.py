@@ -1,15 +1,22 @@
 """The papers' measures of a run, from its accuracies (fractions, one a round)."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from fedrepro.errors import bad
 
 
 def ema(values, momentum: float = 0.9) -> np.ndarray:
-    """a_t = momentum a_{t-1} + (1 - momentum) value_t, started with the first value (FedMLB, erratum ML-18)."""
+    """a_t = momentum a_{t-1} + (1 - momentum) value_t, started with the first value (FedMLB, erratum ML-18).
+
+    One value per round, NaN where the model was not tested: after n rounds the momentum is momentum^n, as if the rounds
+    since the last test had all had the new value, so that the average has the same memory, in rounds, however often one
+    tests. It is NaN where the value is."""
     smooth = np.array(values, dtype=float)
-    for t in range(1, len(smooth)):
-        smooth[t] = smooth[t - 1] + (1 - momentum) * (smooth[t] - smooth[t - 1])
+    tested = np.flatnonzero(~np.isnan(smooth))
+    for before, now in pairwise(tested):
+        smooth[now] = smooth[before] + (1 - momentum ** (now - before)) * (smooth[now] - smooth[before])
     return smooth
 
 

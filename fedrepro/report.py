@@ -38,8 +38,8 @@ class Study:
 
     def __init__(self, table: str | spec.Table, scale: str | None = None, seeds: int | Sequence[int] | None = None,
                  workers: int | None = None, fresh: bool = False):  # fmt: skip
-        self.table = table if isinstance(table, spec.Table) else spec.find(table)
         self.scale = scale or default_scale()
+        self.table = (table if isinstance(table, spec.Table) else spec.find(table)).named_for(self.scale)
         self.cells = self.table.cells(self.scale)
         self.seeds = _seeds(seeds, self.table.seeds_at(self.scale))
         self.workers, self.fresh, self.store = workers, fresh, run_store()
@@ -79,7 +79,7 @@ class Study:
                     table["paper_bytes"] = table["paper_bytes"].cumsum()
                 else:
                     table["paper_bytes"] = table["bytes"]
-                table["ema_accuracy"] = metrics.ema(table["accuracy"].ffill().bfill().tolist())
+                table["ema_accuracy"] = metrics.ema(table["accuracy"])
                 if self.needs_costs:
                     costs = self.costs_of(run)
                     table["flops"] = costs["visit_flops"] * run.per_round * table["round"]
@@ -176,15 +176,20 @@ class Study:
     def verdicts(self) -> pd.DataFrame:
         reported, rows = self.table.reported_rows(), []
         for claim in self.table.claims():
-            name = claim.get("measure")
-            values = self.values[self.values["measure"] == name] if name else self.values
-            better = self.measures[name].get("better", "higher") if name else "higher"
-            found = verdict.judge(claim, values, self.scale, self.axes, better, reported)
+            found = self._judge(claim, reported)
             rows.append({"claim": claim["id"], "the paper says": claim["claim"], "said in": claim["said in"],
                          **found, "judged how": claim.get("note", ""), "scale": self.scale,
                          "seeds": len(self.seeds)})  # fmt: skip
         columns = ["claim", "the paper says", "said in", "verdict", "evidence", "judged how", "scale", "seeds"]
         return pd.DataFrame(rows, columns=columns)
+
+    def _judge(self, claim: dict, reported: list[dict]) -> dict:
+        names = spec.measures_of(claim)
+        found = {}
+        for name in names or [""]:
+            values, better = self.values[self.values["measure"] == name], self.measures.get(name, {}).get("better", "")
+            found[name] = verdict.judge({**claim, "measure": name}, values, self.scale, self.axes, better, reported)
+        return verdict.together(found) if len(names) > 1 else found[name]
 
     def show_verdicts(self):
         table = self.verdicts()

@@ -38,6 +38,7 @@ CLAIM_KINDS = {  # kind: options it needs
     "gap_trend": {"axis", "direction", "of", "over"},
     "near": {"axis", "winner", "margin"},
     "ratio": {"of", "over", "ratio", "tolerance"},
+    "saving": {"axis", "winner", "saving", "tolerance"},
     "absolute": {"tolerance"},
     "sum": {"axis", "total", "parts", "margin"},
     "above": {"than"},
@@ -46,6 +47,10 @@ CLAIM_KINDS = {  # kind: options it needs
 DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
        "groups", "gate", "tune", "claim", "deviation"}  # fmt: skip
+LABELLED = ("axis", "scale", "override", "claim", "gate", "tune", "measure", "reported")  # where labels stand
+DATA_NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
+              "cifar100_coarse": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "femnist": "FEMNIST",
+              "synthetic": "generated images", "digits": "digits"}  # fmt: skip
 LISTS = ("override", "claim", "deviation", "reported", "measure")
 BASE = "_base.toml"  # a paper's shared settings: run, axis, scale, deviation; a table names the axes it uses
 SCALE_KEYS = {"seeds", "run", "axis", "measure", "data_note"}
@@ -89,6 +94,7 @@ class Table:
     name: str
     path: Path
     content: dict
+    names: dict[str, str] = dataclasses.field(default_factory=dict)  # label -> what it is called at a scale
 
     def __getattr__(self, key: str):
         if key in TOP:
@@ -136,6 +142,24 @@ class Table:
             result.append(Cell(place, fields))
         return result
 
+    def named_for(self, scale: str) -> "Table":
+        """This table with labels that name what the scale uses, such as "CIFAR-10 for CIFAR-100"."""
+        names = self.substitutes(scale)
+        changed = {key: _renamed(self.content[key], names) for key in LABELLED if key in self.content}
+        return dataclasses.replace(self, content={**self.content, **changed}, names=names)
+
+    def substitutes(self, scale: str) -> dict[str, str]:
+        """label -> what it must be called where this scale uses other data or another network than the paper's."""
+        paper = {tuple(cell.labels.items()): cell.fields for cell in self.cells("paper", tuned=False)}
+        used = {}  # label -> what its cells use in place of the paper's
+        for cell in self.cells(scale, tuned=False):
+            for axis, label in cell.labels.items():
+                meant = _labels(self.axis[axis])[label]
+                field = next((name for name in ("data", "model") if name in meant), None)
+                if field and cell.fields[field] != paper.get(tuple(cell.labels.items()), meant)[field]:
+                    used.setdefault(label, set()).add(_called(field, cell.fields[field]))
+        return {label: f"{' or '.join(sorted(names))} for {label}" for label, names in used.items()}
+
     @property
     def _swept(self) -> set[str]:
         """What an axis of the table varies and tuning must leave alone."""
@@ -180,6 +204,7 @@ class Table:
                     if any(line.get(column) not in values for column, values in where.items()):
                         continue
                     labels = {axis: _number_label(line[column]) for axis, column in block["columns"].items()}
+                    labels = {axis: self.names.get(label, label) for axis, label in labels.items()}
                     labels |= block.get("fixed", {})
                     value = float(line["value"]) * block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
                     censored = line.get("censored") == "true"  # the paper's "1000+"
@@ -226,6 +251,17 @@ def target(measure: dict, labels: dict) -> float:
     return measure.get("target", float("nan"))
 
 
+def measures_of(claim: dict) -> list[str]:
+    """The names of the measures that judge a claim: none, one or several."""
+    name = claim.get("measure", [])
+    return [name] if isinstance(name, str) else name
+
+
+def _table(value) -> dict:
+    """What may be one number or one for each label."""
+    return value if isinstance(value, dict) else {}
+
+
 def _lines_of(block: dict) -> dict[str, dict[str, list[str]]]:
     """For each measure of a block of reported numbers, the values that a line's columns must have."""
     every = block.get("where", {})
@@ -237,6 +273,20 @@ def _lines_of(block: dict) -> dict[str, dict[str, list[str]]]:
 def matches(where: dict, labels: dict) -> bool:
     """Whether a place has these labels; a list means any of them."""
     return all(labels[axis] in map(str, label if isinstance(label, list) else [label]) for axis, label in where.items())
+
+
+def _called(field: str, value: str) -> str:
+    name = value.partition(":")[0]
+    return DATA_NAMES[name] if field == "data" else name
+
+
+def _renamed(value, names: dict[str, str]):
+    """A piece of TOML with these labels renamed, wherever they stand."""
+    if isinstance(value, dict):
+        return {names.get(key, key): _renamed(part, names) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_renamed(part, names) for part in value]
+    return names.get(value, value) if isinstance(value, str) else value
 
 
 def _number_label(text: str) -> str:
@@ -312,6 +362,10 @@ def _on_base(base: dict, content: dict) -> dict:
     for name in content.get("use", []):
         choose("use", name, shared)
     merged["axis"] = _join({a: shared[a] for a in content.get("use", [])}, content.get("axis", {}))
+    merged["override"] = [
+        *[o for o in base.get("override", []) if set(o["where"]) <= set(content.get("use", []))],
+        *content.get("override", []),
+    ]
     merged["deviation"] = [*base.get("deviation", []), *content.get("deviation", [])]
     merged["scale"] = {}
     for scale in SCALES:
@@ -351,8 +405,9 @@ def _check(table: Table) -> None:
         _keys(table, "override.", override, {"where", "run", "scales"}, ("where", "run"))
         for scale in override.get("scales", []):
             choose("override.scales", scale, SCALES)
-        for axis, label in override["where"].items():
-            _known_label(table, "override.where", axis, label)
+        for axis, labels in override["where"].items():
+            for label in labels if isinstance(labels, list) else [labels]:
+                _known_label(table, "override.where", axis, label)
     for measure in table.measure:
         kind = measure.get("kind")
         if kind not in MEASURE_KINDS:
@@ -449,23 +504,27 @@ def _check_claims(table: Table, names: set[str]) -> None:
         if "direction" in claim and claim["direction"] not in DIRECTIONS:
             raise table.fail(f"{where}direction", f"{claim['direction']!r} is none of {', '.join(DIRECTIONS)}")
         every = {"id", "kind", "measure", "where", "note", "among", "margin", "any_scale", *CLAIM_KINDS[kind]}
-        every |= {"each"} if kind == "compare" else set()
+        every |= {"compare": {"each"}, "absolute": {"each"}, "gap_trend": {"relative"}}.get(kind, set())
         needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
         _keys(table, where, claim, every, needed)
-        if "measure" in claim and claim["measure"] not in names:
-            raise table.fail(f"{where}measure", f"{claim['measure']!r} is none of {', '.join(names)}")
+        for name in [*measures_of(claim), *_table(claim.get("tolerance"))]:
+            if name not in names:
+                raise table.fail(f"{where}measure", f"{name!r} is none of {', '.join(names)}")
         for axis in claim.get("each", []):
             if axis not in table.axis:
                 raise table.fail(f"{where}each", f"{axis!r} is none of {', '.join(table.axis)}")
         places = [claim.get(key, {}) for key in ("where", "of", "over")]
         for pair in claim.get("pairs", []):
-            _keys(table, f"{where}pairs.", pair, {"better", "worse", "what"}, ("better", "worse"))
+            _keys(table, f"{where}pairs.", pair, {"better", "worse", "what", "most", "by"}, ("better", "worse"))
+            if "most" in pair and not isinstance(pair["better"].get(pair["most"]), list):
+                raise table.fail(f"{where}pairs.most", f"{pair['most']!r} has no list of labels in better")
             places += [pair["better"], pair["worse"]]
         for place in places:
             for axis, labels in place.items():
                 for label in labels if isinstance(labels, list) else [labels]:
                     _known_label(table, where, axis, label)
-        for label in [*(claim[key] for key in ("winner", "total") if key in claim), *claim.get("parts", [])]:
+        several = [*claim.get("parts", []), *_table(claim.get("saving"))]
+        for label in [*(claim[key] for key in ("winner", "total") if key in claim), *several]:
             _known_label(table, where, claim["axis"], label)
 
 

@@ -18,15 +18,23 @@ def judge(claim: dict, values: pd.DataFrame, scale: str, axes: dict[str, list[st
     """`values`: columns of the axes' labels, seed, value of the claim's measure -> verdict and evidence."""
     if claim["kind"] == "untestable":
         return {"verdict": NOT_TESTABLE, "evidence": claim["why"]}
-    if claim["kind"] == "absolute" and scale != "paper" and not claim.get("any_scale"):
+    if claim["kind"] in ("absolute", "saving") and scale != "paper" and not claim.get("any_scale"):
         return {"verdict": NOT_TESTABLE, "evidence": "an absolute number, judged at paper scale only"}
     values = select(values, claim.get("where", {}))
     kind = {"best": _best, "near": _near, "compare": _compare, "trend": _trend, "gap_trend": _gap_trend,
-            "ratio": _ratio, "sum": _sum, "absolute": _absolute, "above": _above}[claim["kind"]]  # fmt: skip
+            "ratio": _ratio, "saving": _saving, "sum": _sum, "absolute": _absolute,
+            "above": _above}[claim["kind"]]  # fmt: skip
     effects = kind(claim, values, axes, -1.0 if better == "lower" else 1.0, reported)
     if not effects:
         return {"verdict": NOT_TESTABLE, "evidence": f"the {scale} scale does not have these cells"}
     return conclude(effects)
+
+
+def together(found: dict[str, dict]) -> dict:
+    """One verdict on a claim that several measures judge: contradicted by one, reproduced by all."""
+    verdicts = {part["verdict"] for part in found.values()}
+    verdict = "contradicted" if "contradicted" in verdicts else "inconclusive" if len(verdicts) > 1 else verdicts.pop()
+    return {"verdict": verdict, "evidence": "; ".join(f"[{name}] {part['evidence']}" for name, part in found.items())}
 
 
 def conclude(effects: list[tuple[str, list[float]]]) -> dict:
@@ -94,6 +102,21 @@ def _ratio(claim, values, axes, sign, _):
     return [(what, list(claim["tolerance"] - (quotient - claim["ratio"]).abs()))]
 
 
+def _saving(claim, values, axes, sign, _):
+    """Holds where the winner saves the claimed share of another's cost, 1 − own / other, within the tolerance; a
+    single number is claimed of the mean over all others."""
+    effects, winner, claimed = [], claim["winner"], claim["saving"]
+    claimed = claimed if isinstance(claimed, dict) else {"mean of the others": claimed}
+    for place, table in _pivot(values, claim["axis"], axes):
+        if winner in table:
+            saved = 1 - table.drop(columns=winner).rdiv(table[winner], axis=0)
+            saved = saved.assign(**{"mean of the others": saved.mean(axis=1, skipna=False)})
+            for other in [other for other in claimed if other in saved]:
+                what = f"{place} tolerance − |saved of {other} − {claimed[other]:g}|".strip()
+                effects.append((what, list(claim["tolerance"] - (saved[other] - claimed[other]).abs())))
+    return effects
+
+
 def _sum(claim, values, axes, sign, _):
     """Holds where one place is the sum of others: margin − |total − parts|."""
     effects, parts = [], [str(part) for part in claim["parts"]]
@@ -113,16 +136,25 @@ def _cell(values: pd.DataFrame, labels: dict) -> pd.Series:
 def _compare(claim, values, axes, sign, _):
     """Every pair at every place on the axes named by `each`; over the other axes cells are averaged.
 
-    `margin`: the worse one may be better by so much, which is how "gains little" is said."""
+    `margin`: the worse one may be better by so much, which is how "gains little" is said. A pair's `by`: the better one
+    must be better by so much. Its `most`: each label on that axis is compared, and most of them must be better."""
     effects, margin = [], claim.get("margin", 0.0)
     for place, group in _places(values, claim.get("each", [])):
         for pair in claim["pairs"]:
-            a, b = _cell(group, pair["better"]), _cell(group, pair["worse"])
-            if len(a) and len(b):
-                what = pair.get("what") or _minus(_name(pair["better"]), _name(pair["worse"]), sign)
-                what = f"{place} {what}".strip() + (f" + {margin:g}" if margin else "")
-                effects.append((what, list(sign * (a - b) + margin)))
+            better, worse, axis, by = pair["better"], _cell(group, pair["worse"]), pair.get("most"), pair.get("by", 0.0)
+            cells = [_cell(group, {**better, axis: one} if axis else better) for one in better.get(axis, [None])]
+            gaps = [sign * (cell - worse) for cell in cells if len(cell) and len(worse)]
+            if gaps:
+                what = pair.get("what") or _minus(_name(better), _name(pair["worse"]), sign)
+                what = f"{place} {what}".strip() + (f" + {margin - by:g}" if margin - by else "").replace("+ -", "− ")
+                effects.append((what, list(_majority(gaps) + margin - by)))
     return effects
+
+
+def _majority(gaps: list[pd.Series]) -> pd.Series:
+    """Per seed, what most of the gaps reach at least; a target that was missed counts as the smallest."""
+    ordered = np.sort(-pd.concat(gaps, axis=1).to_numpy(), axis=1)  # NaN comes last
+    return pd.Series(-ordered[:, len(gaps) // 2], gaps[0].index)
 
 
 def _places(values: pd.DataFrame, each: list[str]) -> list[tuple[str, pd.DataFrame]]:
@@ -164,16 +196,15 @@ def _trend(claim, values, axes, sign, _):
 
 
 def _gap_trend(claim, values, axes, sign, _):
-    """The difference between two places, followed along an axis."""
-    direction = {"rises": 1.0, "falls": -1.0}[claim["direction"]]
+    """The difference between two places (with `relative` their quotient), followed along an axis; every label of a
+    list in `over` is a comparison of its own."""
     a, b = (select(values, claim[key]) for key in ("of", "over"))
     keys = [*[x for x in axes if x not in claim["of"]], "seed"]
-    both = a.merge(b, on=keys, suffixes=("_of", "_over"))
+    both = a.merge(b, on=keys, suffixes=("_of", ""))
     if both.empty:
         return []
-    both["value"] = sign * (both["value_of"] - both["value_over"])
-    remaining = {x: axes[x] for x in axes if x in keys}
-    return _trend({**claim, "direction": claim["direction"]}, both, remaining, direction, None)
+    gap = both["value_of"] / both["value"] if claim.get("relative") else sign * (both["value_of"] - both["value"])
+    return _trend(claim, both.assign(value=gap), axes, sign, None)
 
 
 def select(values: pd.DataFrame, labels: dict) -> pd.DataFrame:
@@ -193,13 +224,15 @@ def _above(claim, values, axes, sign, _):
 
 def _absolute(claim, values, axes, sign, reported):
     """Holds where the measured value is within the tolerance of the paper's."""
-    effects = []
-    for row in reported:
-        labels = {k: v for k, v in row.items() if k in axes}
-        if row["measure"] != claim["measure"] or row["censored"]:
-            continue
-        got = _cell(values, labels)
-        if len(got):
-            effects.append((f"tolerance − |{_name(labels)} − {row['value']:g}|",
-                            list(claim["tolerance"] - (got - row["value"]).abs())))  # fmt: skip
+    effects, tolerance = [], claim["tolerance"]
+    tolerance = tolerance[claim["measure"]] if isinstance(tolerance, dict) else tolerance
+    for place, group in _places(values, claim.get("each", [])):
+        for row in reported:
+            labels = {k: v for k, v in row.items() if k in axes}
+            if row["measure"] != claim["measure"] or row["censored"]:
+                continue
+            got = _cell(group, labels)
+            if len(got):
+                effects.append((f"{place} tolerance − |{_name(labels)} − {row['value']:g}|".strip(),
+                                list(tolerance - (got - row["value"]).abs())))  # fmt: skip
     return effects

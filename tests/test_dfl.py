@@ -1,11 +1,14 @@
 """DFL, FD and FedGen: the worked examples, the identities I-39 to I-45 and I-59, and the bytes of I-65."""
 
+from functools import cache
+
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 from test_methods import Reference, close, differ
 
-from fedrepro import build, rounds, train
+from fedrepro import Run, build, report, rounds, spec, train
 from fedrepro.engine import Federation
 from fedrepro.errors import BadInput
 from fedrepro.executor import Serial
@@ -17,6 +20,7 @@ from fedrepro.methods.fedgen import diversity, generate, generator
 from fedrepro.rng import stream
 from fedrepro.store import Clients
 from fedrepro.tree import Tree
+from fedrepro.verdict import judge
 
 BATCHNORM = {"model": "small:norm=batch", "data": "synthetic:classes=4,channels=3,size=16,train=400,test=100",
              "samples": 40, "split": "iid", "batch": 20}  # fmt: skip
@@ -446,3 +450,67 @@ def test_diversity_by_hand():
 def test_fedgen_needs_a_linear_head(small):
     with pytest.raises(BadInput, match="fully connected"):
         small(method="fedgen", model="squeezenet")
+
+
+# what the claims judge
+
+table = cache(spec.find)
+
+
+def judged(name, claim, values, better="higher"):
+    """The verdict on a claim and its comparisons, had three seeds all measured `values`."""
+    found = table(f"dfl/{name}")
+    (claim,) = [c for c in found.claims() if c["id"] == claim]
+    axes = {axis: list(labels) for axis, labels in found.choices("paper").items()}
+    rows = pd.DataFrame([{**row, "seed": seed} for row in values for seed in range(3)])
+    result = judge(claim, rows, "paper", axes, better, ())
+    return result["verdict"], result["evidence"].split("; ")
+
+
+COUNTS = [
+    ("table2_iid", "dfl-c09", 11, {("MNIST", "MobileNetV2"): "SCAFFOLD"}),
+    ("table3_noniid", "dfl-c14", 14, {("CIFAR-10", "ResNet-20"): "SCAFFOLD", ("MNIST", "VGG-16"): "FedGen"}),
+]
+
+
+@pytest.mark.parametrize(("name", "claim", "cells", "exceptions"), COUNTS)
+def test_every_cell_of_the_papers_count_is_judged(name, claim, cells, exceptions):
+    """On the paper's own numbers: DFL against four baselines in each cell it wins, and who beats it in the others."""
+    found, comparisons = judged(name, claim, table(f"dfl/{name}").reported_rows())
+    places = {(row["dataset"], row["model"]) for row in table(f"dfl/{name}").reported_rows()} - set(exceptions)
+    expected = {f"{d} {m} DFL − {other}" for d, m in places for other in ("FedAvg", "FD", "SCAFFOLD", "FedGen")}
+    expected |= {f"{d} {m} {better} − DFL, the exception" for (d, m), better in exceptions.items()}
+    assert len(places) == cells
+    assert sorted(text.partition(":")[0] for text in comparisons) == sorted(expected)
+    assert found == "reproduced"
+
+
+def test_what_soft_targets_add_on_femnist():  # dfl-c20, errata DF-09 and DF-10
+    sent = {}
+    for cell in table("dfl/table4_communication").cells("smoke"):
+        dataset, method = cell.labels["dataset"], cell.labels["method"]
+        if dataset == "FEMNIST" and method in ("FedAvg", "DFL"):
+            row = next(rounds(Run.from_dict({**cell.fields, "model": "resnet20"}), workers=1))
+            sent[method] = (row["bytes_up"] + row["bytes_down"]) / 1000
+    assert sent["DFL"] - sent["FedAvg"] == pytest.approx(2 * 62 * 62 * 8 / 1000)
+    assert abs(sent["DFL"] - 1925.96) < 4  # the printed total: two errors cancel
+    for added, verdict in ((sent["DFL"] - sent["FedAvg"], "contradicted"), (1.56, "reproduced")):
+        totals = {"FedAvg": sent["FedAvg"], "DFL": sent["FedAvg"] + added}
+        values = [{"dataset": "FEMNIST", "model": "ResNet-20", "method": m, "value": v} for m, v in totals.items()]
+        assert judged("table4_communication", "dfl-c20", values, "lower")[0] == verdict
+
+
+@pytest.mark.parametrize(("end", "verdict"), [(0.3394, "reproduced"), (0.5774, "contradicted"), (0.6, "contradicted")])
+def test_a_sharp_drop_is_five_points(end, verdict):  # dfl-c25: 59.74 is Table V's T = 0.1, the same run until then
+    curve = pd.DataFrame({"round": [450, 495, 500], "accuracy": [0.5974, 0.6, end]})
+    measure = table("dfl/fig5_ratio_strategies").measures("paper")["drop in the last tenth"]
+    drop = report._measure(curve, measure)
+    assert drop == pytest.approx(0.5974 - end)
+    assert judged("fig5_ratio_strategies", "dfl-c25", [{"method": "DFL-DRw/T", "value": drop}])[0] == verdict
+
+
+@pytest.mark.parametrize("scale", ["reduced", "cpu", "paper"])
+def test_a_tenth_of_the_writers_take_part(scale):  # DF-16
+    femnist = [c.fields for c in table("dfl/table3_noniid").cells(scale) if c.labels["dataset"] == "FEMNIST"]
+    assert femnist
+    assert all(fields["per_round"] * 10 == fields["clients"] for fields in femnist)

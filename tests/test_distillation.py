@@ -1,4 +1,6 @@
-"""FedAvg+KD, FedAvg+FitNet, FedNTD and FedGKD against plain loops, hand derivations, and I-54, I-55, I-65."""
+"""FedAvg+KD, FedAvg+FitNet, FedNTD and FedGKD against plain loops, hand derivations, and I-54, I-55, I-65.
+
+In FedGKD's first round there is no past model to learn from: the invariants hold from the second on."""
 
 import copy
 import math
@@ -75,7 +77,11 @@ def fit(out, taps, z, hints, y):
 def ntd(out, taps, z, hints, y):
     rest = [[c for c in range(out.shape[1]) if c != label] for label in y.tolist()]
     p, q = ([(v[i, others] / 2).softmax(0) for i, others in enumerate(rest)] for v in (z, out))
-    return 1.5 * kl(p, q)
+    return 1.5 * 2**2 * kl(p, q)
+
+
+def nothing(out, taps, z, hints, y):
+    return 0.0
 
 
 def gkd(out, taps, z, hints, y):
@@ -88,16 +94,19 @@ def gkd(out, taps, z, hints, y):
         ("fedkd", {"lam": 0.7, "temperature": 2}, kd, 2, 1),
         ("fitnet", {"lam": 3}, fit, 2, 1),
         ("fedntd", {"beta": 1.5, "temperature": 2}, ntd, 2, 1),
-        ("fedgkd", {"gamma": 3, "buffer": 2}, gkd, 3, 2),  # from round 3 on the initial model is out
+        ("fedgkd", {"gamma": 3, "buffer": 2}, gkd, 4, 2),  # in round 4 the first mean is out
     ],
 )
 def test_by_hand(run, method, hp, term, rounds, buffer):
     r = run(method=method, hp=hp, rounds=rounds)
     ref, models = Distilled(r), []
     for t in range(1, rounds + 1):
-        models = [*models, ref.w][-buffer:]
-        ref.teacher = {k: sum(m[k] for m in models) / len(models) for k in ref.w}
-        ref.w = ref.average(ref.round(t, lambda cid: term))
+        if first := method == "fedgkd" and t == 1:  # the initial model teaches nobody
+            ref.teacher = ref.w
+        else:
+            models = [*models, ref.w][-buffer:]
+            ref.teacher = {k: sum(m[k] for m in models) / len(models) for k in ref.w}
+        ref.w = ref.average(ref.round(t, lambda cid, first=first: nothing if first else term))
     got, plain = train(r, workers=1).weights, train(run(rounds=rounds), workers=1).weights
     close(got, ref.w, 1e-5)
     assert max(float((got[k] - plain[k]).abs().max()) for k in got) > 1e-3
@@ -106,7 +115,7 @@ def test_by_hand(run, method, hp, term, rounds, buffer):
 def student(z):
     """What a method's loss reads of a visit, with a teacher whose logits are z."""
     return SimpleNamespace(
-        teacher=lambda *_: lambda x: z, start=None, start_buffers=None, scratch={"fedgkd/teacher": None}
+        teacher=lambda *_: lambda x: z, start=None, start_buffers=None, scratch={"fedgkd/teacher": None}, t=2
     )
 
 
@@ -117,11 +126,11 @@ def test_not_true_softmax_worked_out():
     p, q = 1 / (1 + 3), 1 / (1 + math.exp(3 / 2))  # of class 0: logits 0, ln 3 and 1/2, 4/2
     e = [math.exp(v) for v in (1, 9, 4)]
     divergence = p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
-    assert loss.item() == pytest.approx(-math.log(e[1] / sum(e)) + 0.5 * divergence, rel=1e-5)
-    # the true logit feels the cross-entropy only; the term's gradient is beta / T (q - p)
+    assert loss.item() == pytest.approx(-math.log(e[1] / sum(e)) + 0.5 * 4 * divergence, rel=1e-5)
+    # the true logit feels the cross-entropy only; the term's gradient is beta T (q - p)
     loss.backward()
     ce = [e[0] / sum(e), e[1] / sum(e) - 1, e[2] / sum(e)]
-    assert out.grad[0].tolist() == pytest.approx([ce[0] + 0.25 * (q - p), ce[1], ce[2] + 0.25 * (p - q)], rel=1e-4)
+    assert out.grad[0].tolist() == pytest.approx([ce[0] + (q - p), ce[1], ce[2] + (p - q)], rel=1e-4)
 
 
 def test_every_class_can_be_the_true_one():
@@ -180,17 +189,18 @@ def test_fitnet_hints_are_the_blocks_before_the_head(small):
 def test_gkd_teacher_is_the_mean_of_the_last_models(small, tmp_path, buffer):
     fed = federation(small(method="fedgkd", hp={"gamma": 1, "buffer": buffer}))
     seen = []
-    for t in range(1, 5):
-        seen = [*seen, fed.server["w"].clone()][-buffer:]
+    for t in range(1, 6):
         r = Round(t, fed.run, [0])
         message = fed.method.broadcast(fed.method.plan(fed.server, r), 0, r)
-        if buffer == 1:
+        if t > 1:  # the initial model is never among them
+            seen = [*seen, fed.server["w"].clone()][-buffer:]
+        if buffer == 1 or t == 1:
             assert set(message) == {"w", "b"}
         else:
             close(message["fedgkd/teacher"], {k: sum(w[k] for w in seen) / len(seen) for k in seen[0]}, 1e-7)
         fed.advance()
         held = {key: value for key, value in fed.server.items() if isinstance(value, Tree) and key != "b"}
-        assert len(held) == min(t + 1, buffer)  # the current one among them
+        assert len(held) == min(t, buffer)  # the current one among them
     save_tensors(tmp_path / "server.pt", fed.server)
     again = load_tensors(tmp_path / "server.pt")
     for key, tree in held.items():
@@ -200,8 +210,16 @@ def test_gkd_teacher_is_the_mean_of_the_last_models(small, tmp_path, buffer):
 
 def test_gkd_counts_a_round_in_which_nothing_arrived(small):
     fed = federation(small(method="fedgkd", hp={"buffer": 3}))
-    new = fed.method.aggregate(fed.server, [], Round(1, fed.run, []))
+    assert "fedgkd/w-1" not in fed.method.aggregate(fed.server, [], Round(1, fed.run, []))
+    new = fed.method.aggregate(fed.server, [], Round(2, fed.run, []))
     assert new["w"] is new["fedgkd/w-1"] is fed.server["w"]
+
+
+def test_gkd_starts_as_fedavg(small):
+    """The first round is FedAvg's to the bit, whatever the weight and the buffer."""
+    plain = train(small(rounds=1), workers=1).digest
+    for buffer in (1, 5):
+        assert train(small(method="fedgkd", hp={"gamma": 50, "buffer": buffer}, rounds=1), workers=1).digest == plain
 
 
 @pytest.mark.parametrize("extra", [{}, BATCHNORM])
@@ -223,11 +241,18 @@ def test_first_local_step_is_fedavgs(small, extra):  # I-54: the student is the 
 
 
 def test_gkd_with_one_model_is_kd(small):  # I-55
-    gkd = train(small(method="fedgkd", hp={"gamma": 1.4, "buffer": 1}), workers=1)
-    kd = train(small(method="fedkd", hp={"lam": 0.7, "temperature": 1}), workers=1)
-    assert gkd.digest == kd.digest
-    assert gkd.digest != train(small(), workers=1).digest
-    assert gkd.digest != train(small(method="fedgkd", hp={"gamma": 1.4, "buffer": 2}), workers=1).digest
+    gkd = federation(small(method="fedgkd", hp={"gamma": 1.4, "buffer": 1}))
+    kd, plain = federation(small(method="fedkd", hp={"lam": 0.7})), federation(small())
+    gkd.advance()
+    for other in (kd, plain):
+        other.t, other.server = gkd.t, gkd.server
+    for _ in range(2):
+        rows = [fed.advance() for fed in (gkd, kd, plain)]
+        assert rows[0]["loss"] == rows[1]["loss"] != rows[2]["loss"]
+        assert all(torch.equal(gkd.server["w"][k], w) for k, w in kd.server["w"].items())
+    two = train(small(method="fedgkd", hp={"gamma": 1.4, "buffer": 2}), workers=1)
+    assert two.rows[1]["loss"] == gkd.rows[1]["loss"]  # one model is in the buffer
+    assert two.rows[2]["loss"] != gkd.rows[2]["loss"]
 
 
 @pytest.mark.parametrize("extra", [{}, BATCHNORM])
@@ -240,8 +265,10 @@ def test_bytes(small, extra):  # I-64, I-65
     plain = sent("fedavg")
     for method, hp in (("fedkd", {}), ("fitnet", {}), ("fedntd", {}), ("fedgkd", {"buffer": 1})):
         assert sent(method, **hp) == plain
-    assert sent("fedgkd") == [[2 * down, up, *buffers] for down, up, *buffers in plain]
-    assert sum(sum(row[:2]) for row in sent("fedgkd")) == 1.5 * sum(sum(row[:2]) for row in plain)
+    first, *later = sent("fedgkd")
+    assert first == plain[0]
+    assert later == [[2 * down, up, *buffers] for down, up, *buffers in plain[1:]]
+    assert sum(sum(row[:2]) for row in later) == 1.5 * sum(sum(row[:2]) for row in plain[1:])
 
 
 def test_gkd_interrupted_is_uninterrupted(small, tmp_path):

@@ -46,6 +46,27 @@ def test_every_source_of_randomness_repeats(small):
     same(train(run, workers=1), train(run, workers=2))
 
 
+def test_dropout_repeats(small):
+    """A visit's draws have an address, whatever the process drew before it."""
+    setting = {
+        "data": "synthetic:classes=4,channels=3,size=8,train=200,test=20",
+        "split": "iid",
+        "samples": 10,
+        "epochs": 1,
+        "batch": 10,
+    }
+
+    def visit(dropout):
+        worker = Worker(small(model=f"mobilenet_v2:dropout={dropout}", **setting))
+        return worker.client(1, 0, {"w": worker.params.clone(), "b": worker.buffers.clone()}, None, 0, False)[0]["w"]
+
+    first = visit(0.2)
+    torch.rand(7)
+    again, without = visit(0.2), visit(0.0)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(a, b) for a, b in zip(first.tensors, without.tensors, strict=True))
+
+
 def test_another_seed_is_another_result(small):
     assert train(small(), workers=1).digest != train(small(seed=1), workers=1).digest
 

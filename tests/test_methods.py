@@ -4,16 +4,20 @@ The reference below shares nothing with the engine but the addresses of the rand
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from fedrepro import build, train
+from fedrepro.engine import Federation
 from fedrepro.errors import BadInput
+from fedrepro.executor import Serial
 from fedrepro.fleet import Fleet
 from fedrepro.local import Worker
 from fedrepro.rng import stream
+from fedrepro.store import Clients
 
 
 class Reference:
@@ -154,6 +158,14 @@ def test_feddyn_by_hand(run):
         ref.w = {k: mean[k] - h[k] / alpha for k in h}
     close(train(r, workers=1).weights, ref.w, 1e-5)
 
+    losses = []
+    for report, tested in (("mean", mean), ("cloud", ref.w)):
+        worker = Worker(replace(r, hp={"alpha": alpha, "report": report}))
+        fed = Federation(worker.run, Serial(worker), worker, Clients(None))
+        losses += [[fed.advance()["loss"] for _ in range(2)]]
+        close(fed.method.tested(fed.server, None, None)[0][0], tested, 1e-5)
+    assert losses[0][0] != losses[1][0]
+
 
 def test_scaffold_by_hand(run):
     r = run(method="scaffold", hp={"eta_g": 0.7}, clients=4)
@@ -224,10 +236,6 @@ def test_scaffold_starts_as_fedavg_to_the_bit(run):  # I-51
 
 
 def test_scaffold_mean_of_control_variates(run):  # I-51, full participation
-    from fedrepro.engine import Federation
-    from fedrepro.executor import Serial
-    from fedrepro.store import Clients
-
     worker = Worker(run(method="scaffold", clients=3, per_round=3))
     federation = Federation(worker.run, Serial(worker), worker, Clients(None))
     for _ in range(2):

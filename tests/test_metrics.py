@@ -15,6 +15,34 @@ def test_i71_ema_of_a_constant_is_the_constant():
     assert (metrics.ema([0.1] * 100) == 0.1).all()
 
 
+def test_ema_has_the_same_memory_however_often_one_tests():
+    """Not tested in rounds 2 and 4: 0.81 of 0, then of 0.19; the rounds before a test count as that test."""
+    gap = np.nan
+    assert metrics.ema([0, gap, 1, gap, 0], 0.9) == pytest.approx([0, gap, 0.19, gap, 0.1539], nan_ok=True)
+    assert metrics.ema([gap, 0.4, gap], 0.9) == pytest.approx([gap, 0.4, gap], nan_ok=True)
+    values = np.random.default_rng(1).random(200)
+    sparse = np.where(np.random.default_rng(2).random(200) < 0.3, values, gap)
+    sparse[-1] = values[-1]
+    tested = ~np.isnan(sparse)
+    filled = sparse[[next(t for t in range(i, 200) if tested[t]) for i in range(200)]]
+    assert metrics.ema(sparse)[tested] == pytest.approx(metrics.ema(filled)[tested], abs=1e-12)
+
+
+def test_one_moving_average():
+    """The engine's and the report's are the same numbers, also when only every second round is tested."""
+    from fedrepro import train
+    from fedrepro.report import Study
+
+    study = Study("fedmlb/table7_loss_weights", "smoke")
+    result = train(study.cells[0].run(0), workers=1)
+    accuracy = [row["accuracy"] for row in result.rows]
+    result.rows[0]["accuracy"] = result.rows[2]["accuracy"] = np.nan
+    study.cells, study.rows_of = study.cells[:1], lambda run_id: result.rows
+    expected = [np.nan, accuracy[1], np.nan, 0.81 * accuracy[1] + 0.19 * accuracy[3]]
+    for table in (result.rounds, study.rounds):
+        assert table["ema_accuracy"].tolist() == pytest.approx(expected, nan_ok=True)
+
+
 def test_ema_leaves_its_input_alone():
     values = np.array([0.0, 1.0])
     metrics.ema(values)

@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from fedrepro.verdict import NOT_TESTABLE, conclude, judge
+from fedrepro.verdict import NOT_TESTABLE, conclude, judge, together
 
 AXES = {"method": ["A", "B"], "level": ["0", "5", "9"]}
 
@@ -181,3 +181,59 @@ def test_each_place_is_a_comparison_of_its_own():
     found = judge({**claim, "each": ["level"]}, table, "reduced", AXES, "higher", ())
     assert found["verdict"] == "contradicted"
     assert "level=9 A − B: -0.1" in found["evidence"]
+
+
+def test_several_measures_make_one_verdict():
+    yes, no, open_, out = (
+        {"verdict": v, "evidence": v} for v in ("reproduced", "contradicted", "inconclusive", NOT_TESTABLE)
+    )
+    assert together({"a": yes, "b": yes}) == {"verdict": "reproduced", "evidence": "[a] reproduced; [b] reproduced"}
+    for parts, expected in [
+        ((yes, no), "contradicted"), ((open_, no), "contradicted"), ((yes, open_), "inconclusive"),
+        ((yes, out), "inconclusive"), ((out, out), NOT_TESTABLE),
+    ]:  # fmt: skip
+        assert together(dict(enumerate(parts)))["verdict"] == expected
+
+
+def test_savings_by_hand():
+    # A costs 75 where B costs 100: 25% saved on every level; a mean over one other is that other's
+    table = values([[75.0, 75.0]] * 3, [[100.0, 100.0]] * 3)
+    claim = {"id": "x", "kind": "saving", "axis": "method", "winner": "A", "tolerance": 0.01}
+    for saving in ({"B": 0.25}, 0.25, {"B": 0.245}):
+        assert verdict({**claim, "saving": saving}, table, "paper", "lower") == "reproduced"
+        assert verdict({**claim, "saving": saving}, table, "cpu", "lower") == NOT_TESTABLE
+    assert verdict({**claim, "saving": {"B": 0.33}}, table, "paper", "lower") == "contradicted"  # 100 / 75 - 1
+    # against 100 and 150 the savings are 25% and 50%, their mean 37.5%; 75 / mean(100, 150) would save 40%
+    more = pd.concat([table, table[table["method"] == "B"].assign(method="C", value=150.0)])
+    axes = {**AXES, "method": ["A", "B", "C"]}
+    for saving, expected in ((0.375, "reproduced"), (0.4, "contradicted")):
+        assert judge({**claim, "saving": saving}, more, "paper", axes, "lower", ())["verdict"] == expected
+    missed = table.assign(value=table["value"].where(table["method"] != "B"))
+    assert verdict({**claim, "saving": 0.25}, missed, "paper", "lower") == "inconclusive"  # target not reached
+
+
+def test_a_relative_gap_is_a_quotient():
+    # A = 50, 72, 92 and B = 40, 60, 80 over the levels: the difference rises (10, 12, 12), the quotient falls (1.25,
+    # 1.2, 1.15)
+    table = values([[50.0, 50.0], [72.0, 72.0], [92.0, 92.0]], [[40.0, 40.0], [60.0, 60.0], [80.0, 80.0]])
+    claim = {"id": "x", "kind": "gap_trend", "axis": "level", "direction": "falls", "of": {"method": "A"},
+             "over": {"method": "B"}}  # fmt: skip
+    assert verdict(claim, table) == "contradicted"
+    assert verdict({**claim, "relative": True}, table) == "reproduced"
+    assert verdict({**claim, "relative": True}, table, better="lower") == "reproduced"  # a quotient has no better side
+    # every other one is a comparison of its own: against C, whose cost falls, A's rises
+    more = pd.concat([table, table[table["method"] == "B"].assign(method="C", value=[3.0, 3.0, 2.0, 2.0, 1.0, 1.0])])
+    found = judge({**claim, "relative": True, "over": {"method": ["B", "C"]}}, more, "cpu",
+                  {**AXES, "method": ["A", "B", "C"]}, "lower", ())  # fmt: skip
+    assert found["verdict"] == "contradicted"
+    # sum (x - 14/3)(y - 1.2) = -0.45, sum (x - 14/3)^2 = 40.667: slope -0.0111
+    assert (
+        found["evidence"].startswith("B −slope over level: +0.0111") and "; C −slope over level: -" in found["evidence"]
+    )
+
+
+def test_a_tolerance_for_each_measure():
+    claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": {"m": 0.1, "other": 1e-6}, "any_scale": True}
+    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.52, "censored": False}]
+    assert verdict(claim, CLEAR, reported=reported) == "reproduced"
+    assert verdict({**claim, "tolerance": {"m": 1e-6}}, CLEAR, reported=reported) != "reproduced"

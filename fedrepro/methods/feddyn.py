@@ -7,9 +7,13 @@ from fedrepro.tree import mean
 
 @dataclass(frozen=True)
 class FedDyn(FedAvg):
-    """FedDyn (Acar et al., ICLR 2021, Algorithm 1). BatchNorm statistics are averaged."""
+    """FedDyn (Acar et al., ICLR 2021, Algorithm 1). BatchNorm statistics are averaged.
+
+    The server sends the cloud model w; the authors' code reports the mean of the participants' models.
+    """
 
     alpha: float = hp(0.1)
+    report: str = hp("mean", choices=("mean", "cloud"))  # which of the two is tested
     replaces = frozenset({"aggregate"})
 
     def check(self, run) -> None:
@@ -43,3 +47,9 @@ class FedDyn(FedAvg):
         if server["feddyn/h"] is not None:
             h.add_(server["feddyn/h"])
         return {**new, "w": thetas - h / self.alpha, "feddyn/h": h}
+
+    def tested(self, server, client, r):
+        models, h = super().tested(server, client, r), server["feddyn/h"]
+        if self.report == "cloud" or h is None:
+            return models
+        return [(w + h / self.alpha, b) for w, b in models]  # the mean of which w was made

@@ -12,9 +12,10 @@ from fedrepro.tree import mean
 class FedGKD(FedAvg):
     """FedGKD (Yao et al. 2021): distillation from the mean of the last `buffer` global models.
 
-    The mean travels beside w, 1.5 times FedAvg's bytes (ML-13); with buffer 1 it is w, and nothing is added.
-    BatchNorm statistics are averaged over clients; the frozen teacher uses the batch's, so that those of past
-    models are neither kept nor sent.
+    As in the authors' code the initial model teaches nobody: the first round is FedAvg's. From the second on the mean
+    travels beside w, 1.5 times FedAvg's bytes (ML-13); with buffer 1 it is w, and nothing is added. BatchNorm
+    statistics are averaged over clients; the frozen teacher uses the batch's, so that those of past models are neither
+    kept nor sent.
     """
 
     gamma: float = hp(0.2)
@@ -26,23 +27,28 @@ class FedGKD(FedAvg):
 
     def plan(self, server, r: Round) -> State:
         server = super().plan(server, r)
-        if self.buffer == 1:
+        if self.buffer == 1 or r.t == 1:
             return server
         return {**server, "fedgkd/teacher": mean([server[key] for key in self._models() if key in server])}
 
     def broadcast(self, server, cid, r):
-        message = super().broadcast(server, cid, r)
-        return message if self.buffer == 1 else {**message, "fedgkd/teacher": server["fedgkd/teacher"]}
+        message, teacher = super().broadcast(server, cid, r), server.get("fedgkd/teacher")
+        return message if teacher is None else {**message, "fedgkd/teacher": teacher}
 
     def receive(self, k: Local, message) -> None:
         super().receive(k, message)
         k.scratch["fedgkd/teacher"] = message.get("fedgkd/teacher", k.start)
 
     def loss(self, k: Local, x, y, out):
+        main = super().loss(k, x, y, out)
+        if k.t == 1:
+            return main
         with torch.no_grad():
             target = k.teacher("fedgkd", k.scratch["fedgkd/teacher"], k.start_buffers)(x)
-        return super().loss(k, x, y, out) + self.gamma / 2 * divergence(target, out)
+        return main + self.gamma / 2 * divergence(target, out)
 
     def aggregate(self, server, uploads, r: Round) -> State:
-        older = {old: server[new] for new, old in pairwise(self._models()) if new in server}
-        return super().aggregate({**server, **older, "fedgkd/teacher": None}, uploads, r)
+        if r.t > 1:  # before that, w is the initial model
+            older = {old: server[new] for new, old in pairwise(self._models()) if new in server}
+            server = {**server, **older, "fedgkd/teacher": None}
+        return super().aggregate(server, uploads, r)

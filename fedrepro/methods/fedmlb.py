@@ -16,14 +16,15 @@ class FedMLB(FedAvg):
     """FedMLB (Kim et al., ICML 2022, Algorithm 1): hybrid paths of local blocks followed by frozen global ones.
 
     Gradients flow through both arguments of the KL term, and no temperature^2 factors it (errata ML-08, ML-09).
-    The losses are divided by the number of chosen paths (ML-10). Frozen blocks use batch statistics and keep
-    their buffers; hybrid passes leave the local model's as they are (FB-24).
+    Frozen blocks use batch statistics and keep their buffers; hybrid passes leave the local model's as they are
+    (FB-24).
     """
 
     lambda1: float = hp(1.0)
     lambda2: float = hp(1.0)
     temperature: float = hp(1.0, low=1e-6)
     paths: str = hp("all")  # or the chosen ones, as "1,2,4": path m leaves the local model after block m
+    divisor: str = hp("M-1", choices=("M-1", "chosen"))  # of the paths' summed losses, also if few are chosen (ML-10)
     direction: str = hp("l2g", choices=("l2g", "g2l"))  # local blocks first, or global ones first (Table 4)
 
     def check(self, run) -> None:
@@ -37,9 +38,12 @@ class FedMLB(FedAvg):
 
     def loss(self, k: Local, x, y, out):
         main = super().loss(k, x, y, out)  # Eq. (5)
-        paths = range(1, len(k.model.blocks)) if self.paths == "all" else [int(m) for m in self.paths.split(",")]
+        every = range(1, len(k.model.blocks))
+        paths = every if self.paths == "all" else [int(m) for m in self.paths.split(",")]
+        share = len(paths) / max(len(every), 1) if self.divisor == "M-1" else 1.0  # Eqs. (6), (7): sums over M-1
         hybrid = local_to_global if self.direction == "l2g" else global_to_local
-        return main + hybrid_loss(k, x, y, out, paths, self.lambda1, self.lambda2, self.temperature, hybrid)
+        lambda1, lambda2 = share * self.lambda1, share * self.lambda2
+        return main + hybrid_loss(k, x, y, out, paths, lambda1, lambda2, self.temperature, hybrid)
 
 
 def local_to_global(k: Local, x: Tensor, paths: Sequence[int]) -> list[Tensor]:

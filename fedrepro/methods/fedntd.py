@@ -11,9 +11,9 @@ from fedrepro.methods.fedkd import divergence
 class FedNTD(FedAvg):
     """FedNTD, first called FedLS-NTD (Lee et al., NeurIPS 2022): distillation of the classes that are not true.
 
-    The global side is detached. No temperature^2 factors the term: the authors' code exists with and without it, and
-    was run at temperature 1. BatchNorm statistics are averaged; the frozen teacher uses the batch's and does not
-    change its own.
+    The global side is detached. temperature^2 factors the term; the authors' code exists with and without it, and was
+    run at temperature 1. BatchNorm statistics are averaged; the frozen teacher uses the batch's and does not change
+    its own.
     """
 
     beta: float = hp(1.0)
@@ -23,7 +23,7 @@ class FedNTD(FedAvg):
         with torch.no_grad():
             target = k.teacher("fedntd", k.start, k.start_buffers)(x)
         kl = divergence(not_true(target, y), not_true(out, y), self.temperature)
-        return super().loss(k, x, y, out) + self.beta * kl
+        return super().loss(k, x, y, out) + self.beta * self.temperature**2 * kl
 
 
 def not_true(z: Tensor, y: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from fedrepro.tree import Tree
 
 COLUMNS = 1 << 14  # parameters of a layer that are turned into float64 at a time
 MOST_CLIENTS = 2000  # the cube has clients^2 coefficients a layer
+VISITS = 6  # so many of a client's first visits have a column of their own
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class KAPC(LocalTraining):
         if cube is None:  # layer x client x client; the paper's r_ij^l is cube[l, i, j]
             cube = torch.full((len(layers),) + (r.run.clients,) * 2, 1 / r.run.clients, dtype=torch.float64)
         cube, chosen = cube.clone(), torch.tensor(r.participants, dtype=torch.long)
+        visits = server.get("kapc/visits", torch.zeros(r.run.clients, dtype=torch.long)).clone()
+        visits[chosen] += 1
         models, coached, slices = self._models(server, r), [Tree() for _ in r.participants], []
         for matrix, names in zip(cube, layers, strict=True):
             x = stack(models, names)
@@ -58,9 +61,9 @@ class KAPC(LocalTraining):
             slices.append(normalise(new))
             write_back(matrix, chosen, new, self.rows)
             fill(coached, combine(slices[-1], x), models, names)
-        r.scratch["kapc/slice"] = torch.stack(slices)
+        r.scratch["kapc/slice"], r.scratch["kapc/visit"] = torch.stack(slices), visits[chosen]
         r.scratch["kapc/s"] = dict(zip(r.participants, coached, strict=True))
-        return {**server, "kapc/r": cube}
+        return {**server, "kapc/r": cube, "kapc/visits": visits}
 
     def _models(self, server: State, r: Round) -> list[Tree]:
         """The last model each participant uploaded; the initial one before its first upload."""
@@ -91,7 +94,8 @@ class KAPC(LocalTraining):
         return super().aggregate(server, uploads, r)
 
     def columns(self, server, r: Round) -> dict[str, float]:
-        """Mean self-relationship of the participants in each layer; how much clipping acts (KA-14)."""
+        """Mean self-relationship of the participants in each layer, with client selection also of those who come for
+        the v-th time (KA-15); how much clipping acts (KA-14)."""
         layers = len(server["kapc/layers"])
         each, clipped = torch.full((layers, 1), torch.nan, dtype=torch.float64), torch.nan
         if r.participants:
@@ -103,7 +107,12 @@ class KAPC(LocalTraining):
             "self_spread": float(each.std(1, correction=0).mean()),
             "self_deep_minus_shallow": float(own[layers - half :].mean() - own[:half].mean()) if half else 0.0,
             **{f"self_{i}": float(value) for i, value in enumerate(own)},
+            **(self._by_visit(each, r) if r.run.per_round < r.run.clients else {}),
         }  # fmt: skip
+
+    def _by_visit(self, each: Tensor, r: Round) -> dict[str, float]:
+        visit = r.scratch["kapc/visit"] if r.participants else torch.zeros(1)
+        return {f"self_visit_{v}": float(each[:, visit == v].mean()) for v in range(1, VISITS + 1)}
 
     def record(self, server) -> State:
         return {} if server["kapc/r"] is None else {"relationship": server["kapc/r"]}

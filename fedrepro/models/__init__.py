@@ -19,12 +19,13 @@ MODELS = {
     "resnet18": ("resnet", {"norm": ("batch", "group"), "groups": 2, "stem": ("imagenet", "cifar")}),
     "resnet20": ("resnet", {}),
     "vgg9": ("vgg", {}),
-    "vgg16": ("vgg", {"norm": ("none", "batch")}),
-    "mobilenet_v2": ("mobile", {}),
-    "shufflenet": ("mobile", {}),
-    "squeezenet": ("mobile", {}),
+    "vgg16": ("vgg", {"norm": ("none", "batch"), "dropout": 0.0}),
+    "mobilenet_v2": ("mobile", {"norm": ("batch", "group"), "dropout": 0.0}),
+    "shufflenet": ("mobile", {"norm": ("batch", "group")}),
+    "squeezenet": ("mobile", {"norm": ("none", "group")}),
     "small": ("small", {"norm": ("group", "none", "batch"), "groups": 2, "width": 16}),
 }
+EVERY = {"proj": 0, "init": ("own", "torch")}  # options of all models
 
 
 def names() -> list[str]:
@@ -37,9 +38,10 @@ def check(name: str) -> None:
 
 
 def build(name: str, *, classes: int, channels: int, size: int) -> Net:
-    """Initialised from torch's global generator; `proj=256` puts MOON's projection head before the last layer."""
+    """Initialised from torch's global generator, with `init=torch` every layer by PyTorch's default; `proj=256` puts
+    MOON's projection head before the last layer."""
     model, options = _parse(name)
-    projection = options.pop("proj")
+    projection, init = (options.pop(key) for key in EVERY)
     make = getattr(import_module(f".{MODELS[model][0]}", __package__), model)
     blocks = make(classes=classes, channels=channels, size=size, **options)
     if projection:
@@ -50,12 +52,16 @@ def build(name: str, *, classes: int, channels: int, size: int) -> Net:
             *pool, nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection)
         )
         blocks[key] = nn.Sequential(nn.Linear(projection, classes))
+    if init == "torch":
+        for module in nn.ModuleList(blocks.values()).modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
     return Net(blocks)
 
 
 def _parse(text: str) -> tuple[str, dict]:
     model = choose("model", text.partition(":")[0], MODELS)
-    allowed = MODELS[model][1] | {"proj": 0}
+    allowed = MODELS[model][1] | EVERY
     defaults = {key: value[0] if isinstance(value, tuple) else value for key, value in allowed.items()}
     _, options = parse_options("model", text, defaults)
     for key, value in options.items():
@@ -67,6 +73,8 @@ def _parse(text: str) -> tuple[str, dict]:
             options["proj"],
             "0 (none), or a width to 10000; only 0 for squeezenet, it ends in a conv",
         )
+    if not 0 <= options.get("dropout", 0) < 1:
+        raise bad("model option dropout", options["dropout"], "a number in [0, 1)")
     groups = options.get("groups", 1)
     if groups not in (1, 2, 4, 8, 16, 32):
         raise bad("model option groups", groups, "1, 2, 4, 8, 16, 32")

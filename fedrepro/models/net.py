@@ -7,7 +7,8 @@ from torch import Tensor, nn
 class Net(nn.Module):
     """`net(x)` runs every block; `net(x, start=m)` enters after block m, with that block's output as x.
 
-    The last block holds one layer with weights, the head; what comes before the head in it only pools and flattens.
+    The last block holds one layer with weights, the head; what comes before the head in it only pools and flattens
+    (and drops out, if the model does).
     """
 
     def __init__(self, blocks: dict[str, nn.Module]):
@@ -19,7 +20,8 @@ class Net(nn.Module):
                 module.register_load_state_dict_pre_hook(_drop_counter)
         self._chain = tuple(self.blocks.values())
         last = tuple(self._chain[-1])
-        self._pool = last[: next(i for i, m in enumerate(last) if isinstance(m, nn.Conv2d | nn.Linear))]
+        before = last[: next(i for i, m in enumerate(last) if isinstance(m, nn.Conv2d | nn.Linear))]
+        self._pool = tuple(m for m in before if not isinstance(m, nn.Dropout))
 
         layers = self.layers()
         self.head: list[str] = list(layers.values())[-1]
@@ -41,7 +43,7 @@ class Net(nn.Module):
         return x
 
     def features(self, taps: list[Tensor]) -> Tensor:
-        """What the head sees, flattened, from the taps of a forward pass."""
+        """What the head sees, flattened and before dropout, from the taps of a forward pass."""
         x = taps[-2]
         for module in self._pool:
             x = module(x)

@@ -1,4 +1,4 @@
-"""VGG, Simonyan and Zisserman 2015, in the sizes the papers use. Without dropout: its draws would have no address.
+"""VGG, Simonyan and Zisserman 2015, in the sizes the papers use.
 
 Pooling rounds up, so that 28x28 survives five poolings; at 32x32 and 64x64 that changes nothing.
 """
@@ -6,13 +6,20 @@ Pooling rounds up, so that 28x28 survives five poolings; at 32x32 and 64x64 that
 from torch import nn
 
 
-def vgg16(*, classes: int, channels: int, size: int, norm: str) -> dict[str, nn.Module]:
-    """Average-pooled to 512 features: the 512-4096-4096-k classifier of DFL's Table IV (errata DF-13)."""
+def vgg16(*, classes: int, channels: int, size: int, norm: str, dropout: float) -> dict[str, nn.Module]:
+    """Average-pooled to 512 features: the 512-4096-4096-k classifier of DFL's Table IV (errata DF-13).
+
+    With norm=batch and dropout=0.5 it is torchvision's vgg16_bn but for that pooling and for its initialisation of
+    the fully connected layers, which is PyTorch's default here.
+    """
     stages = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
     blocks, _ = _convs(stages, channels, size, norm == "batch")
     blocks["fc1"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 4096), nn.ReLU(inplace=True))
     blocks["fc2"] = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(inplace=True))
     blocks["fc3"] = nn.Sequential(nn.Linear(4096, classes))
+    if dropout:
+        for name in ("fc2", "fc3"):
+            blocks[name].insert(0, nn.Dropout(dropout))
     return blocks
 
 
