@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from fedrepro import scratch, spec
+from fedrepro import data, scratch, spec
 from fedrepro.cost import round_costs
 from fedrepro.errors import BadInput, bad
 from fedrepro.report import Study, markdown
@@ -24,7 +24,7 @@ from fedrepro.run import Run
 from fedrepro.store import check_summary, number, read_result, rounds_digest, write_atomically, write_json
 
 RUNS, ROUNDS, MANIFEST, README = "runs.json", "rounds.csv.gz", "manifest.json", "README.md"
-VALUES = "_values.csv"
+VALUES, GATE = "_values.csv", "_gate.csv"  # files that name runs
 DRAWN = (".png", ".svg", ".ipynb")  # what a table has beside its CSV files
 
 
@@ -97,14 +97,20 @@ class Record:
         if not self.has(table.name + VALUES):
             return None
         lines = _lines(self.folder / (table.name + VALUES))
-        named = sorted({int(line["seed"]) for line in lines if (line.get("seed") or "").isdigit()})
-        cells = table.cells(self.scale)
-        seeds = [seed for seed in named if all(cell.run(seed).id in self.rounds for cell in cells)]
-        if not seeds:
-            return None
+        seeds = sorted({int(line["seed"]) for line in lines if (line.get("seed") or "").isdigit()})
         study = Study(table, self.scale, seeds)
         study.folder, study.rows_of, study.costs_of = self.folder, self.rounds.__getitem__, self._costs
+        here = {line["run"] for line in lines} | {run.id for run in study.central.values()}
+        if not seeds or not any(line["run"] in self.rounds for line in lines):
+            return None
+        study.keep_only(here & set(self.rounds))
         return study
+
+    def offers(self, run: Run) -> bool:
+        """Whether the record has this run, whole and of the data that are here."""
+        if not self.has(RUNS) or run.id not in self.runs or self.damage(run.id):
+            return False
+        return self.runs[run.id]["data"].get("sha256") == data.load(run.data).provenance["sha256"]
 
     def _costs(self, run: Run) -> dict[str, int]:
         return self.runs.get(run.id, {}).get("costs") or round_costs(run)
@@ -142,8 +148,9 @@ def find(folder: Path) -> list[Record]:
 
 
 def named(folder: Path) -> set[str]:
-    """The runs that the values CSV files in a folder name."""
-    return {line["run"] for path in folder.glob(f"*{VALUES}") for line in _lines(path)}
+    """The runs that the CSV files in a folder name."""
+    files = [path for ending in (VALUES, GATE) for path in folder.glob(f"*{ending}")]
+    return {line["run"] for path in files for line in _lines(path)}
 
 
 def write(folder: Path, store: Path) -> None:
@@ -179,8 +186,8 @@ def _lines(path: Path) -> list[dict]:
     try:
         with open(path, newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
-        if lines and not {"run", "seed"} <= set(lines[0]):
-            raise ValueError("it has no columns run and seed")
+        if lines and not {"run"} <= set(lines[0]):
+            raise ValueError("it has no column run")
     except (OSError, ValueError, csv.Error) as error:
         raise BadInput(f"{path} cannot be read ({error})") from None
     return lines

@@ -20,27 +20,13 @@ from fedrepro.run import Run
 from fedrepro.store import checksum, rounds_digest, write_json
 from fedrepro.verify import _compare_in_kind, check
 
-TABLE = "table2_temperature"
-FILES = (".csv", "_values.csv", "_verdicts.csv", ".png", ".svg", ".ipynb")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The smoke record of FedBR's Table II, two seeds."""
-    home = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDREPRO_RESULTS", str(home / "results"))
-        patch.setenv("FEDREPRO_STORE", str(home / "runs"))
-        study = Study(f"fedbr/{TABLE}", "smoke", seeds=2, workers=1).run()
-        study.save(Figure())
-        (study.folder / f"{TABLE}.ipynb").write_text("the executed notebook")
-        record.write(study.folder, study.store)
-    return home
+TABLE = "table4_5_interval"
+FILES = (".csv", "_values.csv", "_verdicts.csv", "_effects.csv", ".png", ".svg", ".ipynb")
 
 
 @pytest.fixture
-def folder(made, tmp_path):
-    shutil.copytree(made / "results", tmp_path / "results")
+def folder(smoke, tmp_path):
+    shutil.copytree(smoke / "results", tmp_path / "results")
     return tmp_path / "results/smoke/fedbr"
 
 
@@ -63,7 +49,7 @@ def test_two_smoke_runs_repeat(folder, capsys):
     assert out.endswith("verified: nothing differs\n")
 
 
-@pytest.mark.parametrize("suffix", ["", "_values", "_verdicts"])
+@pytest.mark.parametrize("suffix", ["", "_values", "_verdicts", "_effects"])
 def test_every_cell_counts(folder, capsys, suffix):
     """Each cell of a row, changed alone, is named with file, row and column."""
     path = folder / f"{TABLE}{suffix}.csv"
@@ -177,9 +163,9 @@ def test_files_and_runs_that_no_table_has_are_found(folder, capsys):
     table = pd.read_csv(values, dtype=str, keep_default_na=False)
     dropped = set(table.loc[table["seed"] == "1", "run"])
     table[table["seed"] == "0"].to_csv(values, index=False)
-    findings = list(check(record.Record(folder)))
+    found = list(check(record.Record(folder)))
     for run_id in dropped:
-        assert f"{RUNS}: run {run_id} belongs to no table here" in findings
+        assert f"{RUNS}: run {run_id} belongs to no table here" in found
 
 
 def test_an_inner_id_is_checked(folder, capsys):
