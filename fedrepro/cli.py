@@ -104,8 +104,9 @@ def parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser(
         "verify", help="check committed results against their record, and train some runs again",
-        description="Check that every cell of the CSV files follows from the record beside them (runs.json, "
-        "rounds.csv.gz), then train runs drawn from it again and compare digests. Exit code 1 if anything differs.",
+        description="Check that every file of the tables is there and every cell of the CSV files follows from the "
+        "record beside them (runs.json, rounds.csv.gz, manifest.json); with --sample, train runs drawn from it again "
+        "and compare digests. Exit code 1 if anything differs.",
         epilog="example: fedrepro verify results/ --sample 3 --seed 0",
     )  # fmt: skip
     check.add_argument("folder", nargs="?", default="results", help="results, or a folder in it (default: %(default)s)")
