@@ -38,7 +38,7 @@ class DFL(FedAvg):
 
     def receive(self, k: Local, message) -> None:
         super().receive(k, message)
-        k.scratch["dfl/y"] = message["dfl/y"].to(k.worker.device, torch.float32)
+        k.scratch["dfl/y"] = message["dfl/y"].to(k.worker.device, torch.get_default_dtype())
         k.scratch["dfl/rho"] = self.rho(k.t, k.run.rounds)
 
     def loss(self, k: Local, x, y, out):

@@ -40,7 +40,7 @@ class FD(FedAvg):
     def receive(self, k: Local, message) -> None:
         own = (k.client["fd/w"], k.client["fd/b"]) if k.client else initial(k)
         k.load(*own)
-        k.scratch["fd/table"] = message["fd/table"].to(k.worker.device, torch.float32)
+        k.scratch["fd/table"] = message["fd/table"].to(k.worker.device, torch.get_default_dtype())
 
     def loss(self, k: Local, x, y, out):
         ce = super().loss(k, x, y, out)

@@ -84,7 +84,9 @@ class FedGen(FedAvg):
     def _train_generator(self, server: State, uploads: list[Upload], r: Round) -> State:
         """min over G of E_y CE(sum_k weight_k(y) h_k(G(y)), y) + diversity, with the heads h_k that came."""
         g, rng = server["fedgen/g"].clone(), stream(r.run.seed, "fedgen", r.t)
-        counts = torch.stack([u.sent["fedgen/counts"] for u in uploads], 1).cpu().float()  # label, upload
+        counts = (
+            torch.stack([u.sent["fedgen/counts"] for u in uploads], 1).cpu().to(torch.get_default_dtype())
+        )  # label, upload
         drawn, share = counts.sum(1), counts / counts.sum(1, keepdim=True).clamp(min=1)
         heads = [torch.stack([u.sent["w"][name] for u in uploads]) for name in server["fedgen/head"]]
         trained = [tensor.requires_grad_() for name, tensor in g.items() if name not in RUNNING]
