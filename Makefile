@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PROCS  ?= 2
 SCALE  ?= reduced
+MINUTES ?= 5
 PAPERS := $(notdir $(wildcard reproduce/*))
 
 # $(call reproduce,PAPER); SCALE, SEEDS, WORKERS, TABLE, FRESH=1, ENGINE=ray and ADDRESS come from the command line
@@ -13,7 +14,7 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(ADDRESS),--address $(ADDRESS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-notebooks test-browser lab lab-smoke index lint report bench reproduce \
+.PHONY: help setup test storm test-notebooks test-browser lab lab-smoke index lint report bench reproduce \
   $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
@@ -45,6 +46,9 @@ $(PAPERS:%=reproduce-%): reproduce-%: setup $(if $(filter ray,$(ENGINE)),$(VENV)
 test: setup lint ## run the whole test suite (no download needed)
 	$(BIN)/python -m pytest -n $(PROCS) $(ARGS)
 	@$(MAKE) --no-print-directory test-notebooks
+
+storm: setup ## kill trainings at random moments and damage files for MINUTES=5; nothing may differ or be left
+	$(BIN)/python tests/storm.py $(MINUTES)
 
 test-notebooks: setup ## execute every notebook at smoke scale
 	@rm -rf .cache/smoke

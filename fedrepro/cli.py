@@ -5,9 +5,14 @@ import itertools
 import json
 import math
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 
+from fedrepro import scratch
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.run import Run
 
@@ -53,12 +58,14 @@ def parser() -> argparse.ArgumentParser:
 
     data = commands.add_parser(
         "data", help="show which data sets are here, or fetch one",
-        description="Show which data sets are here, or fetch some into the cache (FEDREPRO_CACHE).",
+        description="Show which data sets are here, check them (exit code 1 if one was changed), or fetch some into "
+        "the cache (FEDREPRO_CACHE).",
         epilog="A folder of your own files goes into FEDREPRO_DATA. example: fedrepro data fetch mnist cifar10",
     )  # fmt: skip
     data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status",
                       help="status (the default) or fetch")  # fmt: skip
     data.add_argument("name", nargs="*", help="data sets to fetch")
+    data.add_argument("--check", action="store_true", help="compare all of the cache with its checksums")
     data.add_argument("--json", action="store_true", help="for machines")
 
     again = commands.add_parser(
@@ -97,12 +104,13 @@ def parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser(
         "verify", help="check committed results against their record, and train some runs again",
-        description="Check that every cell of the CSV files follows from the record beside them (runs.json, "
-        "rounds.csv.gz), then train runs drawn from it again and compare digests. Exit code 1 if anything differs.",
+        description="Check that every file of the tables is there and every cell of the CSV files follows from the "
+        "record beside them (runs.json, rounds.csv.gz, manifest.json); with --sample, train runs drawn from it again "
+        "and compare digests. Exit code 1 if anything differs.",
         epilog="example: fedrepro verify results/ --sample 3 --seed 0",
     )  # fmt: skip
     check.add_argument("folder", nargs="?", default="results", help="results, or a folder in it (default: %(default)s)")
-    check.add_argument("--sample", type=_literal, default=2, help="runs to train again (default: %(default)s)")
+    check.add_argument("--sample", type=_literal, default=0, help="runs to train again (default: %(default)s)")
     check.add_argument("--seed", type=_literal, default=0, help="of the draw (default: %(default)s)")
     check.add_argument("--workers", type=_literal, help="worker processes (default: one a core)")
 
@@ -294,6 +302,8 @@ def data(args: argparse.Namespace) -> int:
     from fedrepro import data as sets
 
     if args.action == "fetch":
+        if args.check:
+            raise BadInput("data fetch: checks what it fetches; --check is for status")
         if not args.name:
             raise BadInput(f"data fetch: name a data set; allowed: {', '.join(sets.names())}")
         for name in args.name:
@@ -301,9 +311,9 @@ def data(args: argparse.Namespace) -> int:
         return 0
     if args.name:
         raise bad("data status", " ".join(args.name), "no names; it shows all data sets")
-    status = sets.status()
+    status = sets.status(verify=args.check)
     print(json.dumps(status) if args.json else _columns(status))
-    return 0
+    return int(args.check and any(row["where"] == "changed" for row in status))
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -347,12 +357,44 @@ def bench(args: argparse.Namespace) -> int:
     return measurements.main(repeats=args.repeats, quick=args.quick, only=args.only, out=args.out)
 
 
+class Terminated(KeyboardInterrupt):
+    """By SIGTERM, which ends the program as Ctrl-C does: what is open is closed, temporary folders are removed."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated. What is raised where Python drops exceptions is raised again just after."""
+
+    def end(*_) -> None:
+        raise Terminated
+
+    def dropped(what) -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):  # in a callback of fork() or of the garbage collector
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+        else:
+            sys.__unraisablehook__(what)
+
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        yield
+        return
+    before = {sent: signal.signal(sent, end) for sent in (signal.SIGTERM, signal.SIGALRM)}
+    hook, sys.unraisablehook = sys.unraisablehook, dropped
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for sent, handler in before.items():
+            signal.signal(sent, handler)
+
+
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    scratch.tidy()
     try:
-        if "engine" in args:
-            _choose_engine(args)
-        return globals()[args.command](args)
+        with _terminable():
+            if "engine" in args:
+                _choose_engine(args)
+            return globals()[args.command](args)
     except (BadInput, Failure) as error:
         return _say(error, 2 if isinstance(error, BadInput) else 1)
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
@@ -364,9 +406,10 @@ def main(argv: list[str] | None = None) -> int:
         if "allocate memory" not in str(error):
             raise
         return _say("memory is short; a smaller model, batch or number of workers needs less", 1)
-    except KeyboardInterrupt:
-        print("fedrepro: interrupted; with --store the same command goes on from here", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        ended, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
+        print(f"fedrepro: {ended}; with --store the same command goes on from here", file=sys.stderr)
+        return code
 
 
 def _say(error, code: int) -> int:

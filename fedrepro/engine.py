@@ -27,7 +27,7 @@ from fedrepro.ledger import count, nbytes
 from fedrepro.local import TEST_BATCH, Worker
 from fedrepro.methods import Round, Upload
 from fedrepro.run import Run
-from fedrepro.store import Clients, Store, digest, rounds_digest
+from fedrepro.store import Clients, Store, check_root, digest, rounds_digest
 from fedrepro.tree import Tree
 
 ENGINES = ("process", "ray")
@@ -329,6 +329,7 @@ def sweep(
 ) -> dict[str, str]:  # fmt: skip
     """Train many runs -> {run id: digest}: side by side, or one by one when that keeps more workers busy."""
     runs, engine = list({run.id: run for run in runs}.values()), pick_engine(engine)
+    check_root(store)
     if engine == "ray":
         return _sweep_away(runs, Path(store).absolute(), workers, device, progress)
     workers, device = count_workers(workers), pick_device(device)

@@ -24,13 +24,16 @@ def choose(field: str, value, options) -> str:
 
 def parse_options(field: str, text: str, defaults: dict) -> tuple[str, dict]:
     """`name:key=value,key=value` -> (name, defaults updated); each value takes its default's type."""
-    name, _, rest = text.partition(":")
-    options = dict(defaults)
-    for item in filter(None, rest.split(",")):
+    name, colon, rest = text.partition(":")
+    options, given = dict(defaults), set()
+    for item in rest.split(",") if colon else ():
         key, equals, value = item.partition("=")
         if not equals or key not in defaults:
             allowed = ", ".join(f"{k}={v}" for k, v in defaults.items()) or "no options"
-            raise bad(field, text, f"{name}:key=value,... with {allowed}")
+            raise bad(field, text, f"{name}, or {name}:key=value,... with {allowed}")
+        if key in given:
+            raise bad(field, text, f"{key} once")
+        given.add(key)
         kind = type(defaults[key])
         try:
             options[key] = kind(value)

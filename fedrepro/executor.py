@@ -114,6 +114,8 @@ def _serve(context, pipe, inbox: Arena, outbox: Arena, inherited) -> None:
     for other in inherited:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     torch.set_num_threads(1)
     while True:
         try:
@@ -150,7 +152,7 @@ class Processes(Executor):
             target=_serve, args=(self.context, theirs, slot["inbox"], slot["outbox"], inherited), daemon=True
         )
         sys.stdout.flush()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child ignores it
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # until the child is set up
         process.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         slot["process"] = process

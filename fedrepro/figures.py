@@ -7,9 +7,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
+from fedrepro.comparisons import select
 from fedrepro.metrics import mean_interval
 from fedrepro.store import load_tensors
-from fedrepro.verdict import select
 
 LABELS = {
     "round": "communication round", "accuracy": "test accuracy", "ema_accuracy": "test accuracy (moving average)",
@@ -55,43 +55,47 @@ def _with_unit(study, measure: str) -> str:
     return f"{measure} ({unit})" if unit else measure
 
 
-def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | None = None,
-           row: str | None = None, where: dict | None = None):  # fmt: skip
-    """Mean over seeds of a column along rounds, time or traffic, of the cells `where`; the band is the 95% interval."""
+def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", col: str | list[str] | None = None,
+           row: str | list[str] | None = None, where: dict | None = None):  # fmt: skip
+    """Mean over seeds of a column along rounds, time or traffic, of the cells `where`; the band is the 95% interval.
+    `col` and `row` may each be several axes: a panel for every combination of their labels."""
     style()
     table = select(study.rounds, where or {}).copy()
     for column in MIB & {x, y}:
         table[column] /= 2**20
-    columns, rows = (study.axes[axis] if axis else [None] for axis in (col, row))
+    columns, rows = _combinations(study, col), _combinations(study, row)
     figure, axes = plt.subplots(len(rows), len(columns), figsize=(1.5 + 6 * len(columns), 4.6 * len(rows)),
                                 squeeze=False, sharey=True)  # fmt: skip
     many = len(study.seeds) > 1 and x == "round"
-    for place, labels in zip(axes.flat, itertools.product(rows, columns), strict=True):
-        shown, title = table, []
-        for axis, label in zip((row, col), labels, strict=True):
-            if axis:
-                shown = shown[shown[axis] == label]
-                title.append(_titled(study, axis, label))
-        sns.lineplot(shown, x=x, y=y, hue=hue, style=hue, dashes=True, hue_order=study.axes[hue],
+    for place, (a, b) in zip(axes.flat, itertools.product(rows, columns), strict=True):
+        sns.lineplot(select(table, {**a, **b}), x=x, y=y, hue=hue, style=hue, dashes=True, hue_order=study.axes[hue],
                      style_order=study.axes[hue], ax=place, errorbar=interval if many else None,
                      units=None if x == "round" else "seed", estimator="mean" if x == "round" else None)  # fmt: skip
-        place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=", ".join(title))
+        place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=_titled(study, {**a, **b}))
         place.xaxis.get_major_locator().set_params(integer=x == "round")
     _one_legend(figure, list(axes.flat), study.table.axis[hue].get("label", hue))
     _note(study, figure)
     return figure
 
 
-def _titled(study, axis: str, label: str) -> str:
+def _combinations(study, axes: str | list[str] | None) -> list[dict[str, str]]:
+    """Every combination of the labels of these axes; without axes, the one that holds everywhere."""
+    keys = [axes] if isinstance(axes, str) else axes or []
+    return [dict(zip(keys, labels, strict=True)) for labels in itertools.product(*(study.axes[key] for key in keys))]
+
+
+def _titled(study, labels: dict[str, str]) -> str:
     """Numbers need their axis's name beside them."""
-    number = label.replace(".", "", 1).isdigit()
-    return f"{study.table.axis[axis].get('label', axis)} = {label}" if number else label
+    number = lambda label: label.replace(".", "", 1).isdigit()  # noqa: E731
+    return ", ".join(f"{study.table.axis[axis].get('label', axis)} = {label}" if number(label) else label
+                     for axis, label in labels.items())  # fmt: skip
 
 
-def _panels(study, measures: list[str] | None, col: str | None) -> tuple[plt.Figure, dict[tuple, plt.Axes]]:
+def _panels(study, measures: list[str] | None, col: str | list[str] | None) -> tuple[plt.Figure, list[tuple]]:
     """A figure with a panel for each measure, at most three in a row; with several labels of `col` a row for each
-    measure."""
-    names, labels = measures or list(study.measures), study.axes[col] if col else [None]
+    measure.
+    -> the figure, and (measure, labels, axes) of every panel."""
+    names, labels = measures or list(study.measures), _combinations(study, col)
     columns = len(labels) if len(labels) > 1 else min(len(names), 3)
     rows = -(-len(names) * len(labels) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(1.5 + 5 * columns, 4.4 * rows), squeeze=False,
@@ -99,27 +103,27 @@ def _panels(study, measures: list[str] | None, col: str | None) -> tuple[plt.Fig
     panels = list(itertools.product(names, labels))
     for unused in axes.flat[len(panels) :]:
         unused.remove()
-    return figure, dict(zip(panels, axes.flat, strict=False))
+    return figure, [(*panel, place) for panel, place in zip(panels, axes.flat, strict=False)]
 
 
-def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col: str | None, draw):
+def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col: str | list[str] | None, draw):
     """`draw(values, panel)` for each measure (and label of `col`); labels with units, one legend, the note."""
     style()
     figure, panels = _panels(study, measures, col)
-    for (name, label), place in panels.items():
-        values = study.values[study.values["measure"] == name]
-        draw(values[values[col] == label] if col else values, place)
+    for name, labels, place in panels:
+        draw(select(study.values[study.values["measure"] == name], labels), place)
         place.set(xlabel=study.table.axis[x].get("label", x), ylabel=textwrap.fill(_with_unit(study, name), 36),
-                  title=_titled(study, col, label) if col else "")  # fmt: skip
+                  title=_titled(study, labels))  # fmt: skip
     if hue:
-        _one_legend(figure, list(panels.values()), study.table.axis[hue].get("label", hue))
+        _one_legend(figure, [place for *_, place in panels], study.table.axis[hue].get("label", hue))
     else:
         figure.tight_layout()
-    _note(study, figure, [name for name, _ in panels])
+    _note(study, figure, [name for name, *_ in panels])
     return figure
 
 
-def over(study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | None = None):
+def over(study, x: str, measures: list[str] | None = None, hue: str | None = None,
+         col: str | list[str] | None = None):  # fmt: skip
     """Each measure over an axis: points with 95% intervals, one panel a measure (and label of `col`)."""
     groups = len(study.axes[hue]) if hue else 1
 
@@ -132,7 +136,8 @@ def over(study, x: str, measures: list[str] | None = None, hue: str | None = Non
     return _by_measure(study, x, measures, hue, col, draw)
 
 
-def bars(study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | None = None):
+def bars(study, x: str, measures: list[str] | None = None, hue: str | None = None,
+         col: str | list[str] | None = None):  # fmt: skip
     """Each measure as bars over an axis; a bar that is missing did not reach its target."""
 
     def draw(values, place):

@@ -49,6 +49,7 @@ def visits(study):
     for mu in study.axes["mu"]:
         place.axhline(float(mu), color="0.5", linestyle=":", linewidth=1)
     place.set(xlabel="visit of a client", ylabel="mean self-relationship r_ii", ylim=(0, 1.02))
+    place.set_xticks(range(1, VISITS + 1))
     figures._one_legend(figure, [place], "relationship cube")
     figures._note(study, figure, more="  ·  dotted: the thresholds μ")
     return figure

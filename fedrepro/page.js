@@ -17,6 +17,8 @@ function filter() {
   document.getElementById("shown").textContent = asked || state.scale ? `${shown} claim${shown === 1 ? "" : "s"} shown` : "";
 }
 
+for (const part of all(".bar i")) part.style.flex = part.dataset.flex; // the policy forbids style attributes
+
 for (const button of all("nav button")) {
   button.onclick = () => {
     const verdict = button.dataset.verdict;

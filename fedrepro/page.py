@@ -1,9 +1,12 @@
 """fedrepro report: results/index.html, one static page of all papers, from committed files alone.
 
 No server, nothing from elsewhere: style, script and run records are inside, figures and CSV files beside it.
+Its content security policy lets only this style and this script in.
 """
 
+import base64
 import csv
+import hashlib
 import json
 import re
 from collections import Counter
@@ -14,11 +17,12 @@ from string import Template
 
 import pandas as pd
 
-from fedrepro import record, spec, verdict
-from fedrepro.errors import bad, choose
-from fedrepro.report import MARKS, Study
+from fedrepro import record, spec
+from fedrepro.errors import BadInput, bad, choose
+from fedrepro.report import Study
 from fedrepro.reproduce import web_page
 from fedrepro.store import write_atomically
+from fedrepro.verdict import MARKS, Effect, text, word
 
 SCALES = spec.SCALES[:0:-1]  # the paper's own first; smoke is for CI
 EXPLAINED = {
@@ -27,18 +31,16 @@ EXPLAINED = {
     "reduced": "real data, small networks, minutes on two CPU cores: order and trend only",
 }
 LINKS = {".html": "executed notebook", ".ipynb": "the same as .ipynb", ".csv": "summary CSV",
-         "_values.csv": "every value CSV", "_verdicts.csv": "verdicts CSV"}  # fmt: skip
+         "_values.csv": "every value CSV", "_verdicts.csv": "verdicts CSV", "_effects.csv": "effects CSV",
+         "_curves.csv": "curves CSV", "_gate.csv": "gate CSV"}  # fmt: skip
 NOT_RUN = "not run yet"
-VERDICTS = [*MARKS, NOT_RUN]
-CLASSES = {verdict.NOT_TESTABLE: "not-testable", NOT_RUN: "not-run"}
-EFFECT = re.compile(
-    r"(?P<what>.+): (?P<value>(?P<mean>[+-][\d.e+-]+)(?: ± (?P<half>[\d.e+-]+)| \(one seed\))|target not reached .*)"
-)
+STATES = [*MARKS, NOT_RUN]
 ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
 
 
 def build(folder: Path) -> Path:
     """Write `folder`/index.html and each paper's README.md; executed notebooks become web pages beside them."""
+    record.check_path(folder)
     places = sorted({path.parent for path in folder.glob("*/*/*_values.csv")})
     if not places:
         raise bad(
@@ -47,9 +49,27 @@ def build(folder: Path) -> Path:
     papers = [Paper(name, folder) for name in spec.papers()]
     for known in record.find(folder):
         record.write_readme(known.folder)
+    for path in (path for place in places for path in place.glob("*.csv")):
+        _try_reading(path)
+    try:
+        text = _page(papers)
+    except BadInput:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise BadInput(
+            f"results: a file in {folder} is not as it was made ({why}); `fedrepro verify` says which"
+        ) from error
     target = folder / "index.html"
-    write_atomically(target, lambda file: file.write(_page(papers).encode()))
+    write_atomically(target, lambda file: file.write(text.encode()))
     return target
+
+
+def _try_reading(path: Path) -> None:
+    try:
+        pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read ({error})") from None
 
 
 class Paper:
@@ -62,19 +82,34 @@ class Paper:
             self.claims = {line["id"]: line for line in csv.DictReader(file)}
 
     def verdicts(self, scale: str, table: spec.Table) -> list[dict]:
-        """The verdicts of a table's claims at a scale; all "not run yet" where it was not measured."""
+        """The verdicts of a table's claims at a scale, each with its state and effects; all "not run yet" where it was
+        not measured."""
         path = self.folders.get(scale, Path()) / f"{table.name}_verdicts.csv"
-        if scale in self.folders and path.exists():
-            found = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-            for line in found:
-                choose(f"{path}: verdict of {line['claim']}", line["verdict"], MARKS)
-            return found
-        return [{"claim": c["id"], "the paper says": c["claim"], "said in": c["said in"], "verdict": NOT_RUN,
-                 "evidence": "", "judged how": c.get("note", "")} for c in table.claims()]  # fmt: skip
+        if scale not in self.folders or not path.exists():
+            return [{"claim": c["id"], "the paper says": c["claim"], "said in": c["said in"], "verdict": NOT_RUN,
+                     "reason": "", "judged how": c.get("note", ""), "state": NOT_RUN, "effects": []}
+                    for c in table.claims()]  # fmt: skip
+        found = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+        states, effects = {word(state, scale): state for state in MARKS}, _effects(path)
+        for line in found:
+            choose(f"{path}: verdict of {line['claim']}", line["verdict"], states)
+            line |= {"state": states[line["verdict"]], "effects": effects.get(line["claim"], [])}
+        return found
 
     def count(self, scale: str) -> Counter:
-        found = {c["claim"]: c["verdict"] for table in self.tables for c in self.verdicts(scale, table)}
+        found = {c["claim"]: c["state"] for table in self.tables for c in self.verdicts(scale, table)}
         return Counter(found.get(claim, NOT_RUN) for claim in self.claims)
+
+
+def _effects(verdicts: Path) -> dict[str, list[Effect]]:
+    """claim -> its effects, from the file beside its verdicts."""
+    path, texts = verdicts.with_name(verdicts.name.replace("_verdicts", "_effects")), ["what", "unit", "bound"]
+    table, found = pd.read_csv(path, dtype=dict.fromkeys(texts, str)), {}
+    table[texts] = table[texts].fillna("")
+    for line in table.to_dict("records"):
+        half = None if pd.isna(line["half"]) else line["half"]
+        found.setdefault(line.pop("claim"), []).append(Effect(**{**line, "half": half}))
+    return found
 
 
 def _page(papers: list[Paper]) -> str:
@@ -85,16 +120,18 @@ def _page(papers: list[Paper]) -> str:
     runs = {id_: run for paper in papers for folder in paper.folders.values() for id_, run in _runs(folder).items()}
     counted = (len(papers), "paper"), (sum(len(paper.claims) for paper in papers), "claim"), (len(runs), "training")
     options = "".join(f'<option value="{scale}">{scale} scale</option>' for scale in scales)
+    css, js = ((home / f"page.{kind}").read_text() for kind in ("css", "js"))
     return Template((home / "page.html").read_text()).substitute(
-        css=(home / "page.css").read_text(),
-        js=(home / "page.js").read_text(),
+        css=css,
+        js=js,
+        policy=f"default-src 'none'; img-src 'self' file:; style-src {_source(css)}; script-src {_source(js)}; "
+        "base-uri 'none'; form-action 'none'",
         counted=", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counted),
-        totals="".join(_total(f"At {scale} scale", totals[scale], EXPLAINED[scale]) for scale in scales),
+        totals="".join(_total(scale, totals[scale], EXPLAINED[scale]) for scale in scales),
         links="".join(f'<a href="#{paper.id}">{escape(paper.title)}</a>' for paper in papers),
         buttons="".join(
-            f'<button class="{_class(v)}" data-verdict="{_class(v)}" aria-pressed="false">'
-            f"{_mark(v)}{_short(v)}</button>"
-            for v in VERDICTS
+            f'<button class="{_class(v)}" data-verdict="{_class(v)}" aria-pressed="false">{_mark(v)}{v}</button>'
+            for v in STATES
             if found[v]
         ),
         scales=f'<select id="scale"><option value="">all scales</option>{options}</select>' if len(scales) > 1 else "",
@@ -103,29 +140,32 @@ def _page(papers: list[Paper]) -> str:
     )
 
 
-def _class(name: str) -> str:
-    return CLASSES.get(name, name)
+def _source(text: str) -> str:
+    """How a content security policy names an inline style or script; page.html begins each with a new line."""
+    digest = hashlib.sha256(b"\n" + text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _mark(name: str) -> str:
-    return f"{MARKS[name]} " if name in MARKS else ""
+def _class(state: str) -> str:
+    return state.replace(" ", "-")
 
 
-def _short(name: str) -> str:
-    return name.removesuffix(" at this scale")
+def _mark(state: str) -> str:
+    return f"{MARKS[state]} " if state in MARKS else ""
 
 
 def _fold(title: str, number: int, body: str) -> str:
     return f"<details><summary>{title} ({number})</summary>{body}</details>\n"
 
 
-def _total(title: str, counts: Counter, note: str) -> str:
+def _total(scale: str, counts: Counter, note: str) -> str:
+    """Of one scale: those of different scales are never added up."""
     bars = words = ""
-    for name in VERDICTS:
-        if number := counts[name]:
-            bars += f'<i class="{_class(name)}" style="flex:{number}" title="{number} {name}"></i>'
-            words += f'<span class="{_class(name)}"><strong>{number}</strong> {_short(name)}</span>'
-    return (f'<div class="total"><b>{title}</b> <span class="soft">{note}</span>'
+    for state in STATES:
+        if number := counts[state]:
+            bars += f'<i class="{_class(state)}" data-flex="{number}" title="{number} {word(state, scale)}"></i>'
+            words += f'<span class="{_class(state)}"><strong>{number}</strong> {word(state, scale)}</span>'
+    return (f'<div class="total"><b>At {scale} scale</b> <span class="soft">{note}</span>'
             f'<div class="bar">{bars}</div><div class="legend">{words}</div></div>')  # fmt: skip
 
 
@@ -140,7 +180,7 @@ def _runs(folder: Path) -> dict[str, dict]:
 
 
 def _paper(paper: Paper) -> str:
-    totals = "".join(_total(f"{scale} scale", paper.count(scale), "") for scale in paper.folders)
+    totals = "".join(_total(scale, paper.count(scale), "") for scale in paper.folders)
     totals = totals or '<p class="soft">Not measured yet.</p>'
     return f"""<section class="paper" id="{paper.id}">
 <h2>{escape(paper.title)}</h2>
@@ -163,7 +203,7 @@ def _table(paper: Paper, table: spec.Table) -> str:
 
 def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
     folder, name = paper.folders[scale], table.name
-    place = f"{scale}/{paper.id}/{name}"
+    place = escape(f"{scale}/{paper.id}/{name}")
     values = pd.read_csv(folder / f"{name}_values.csv")
     study = Study(f"{paper.id}/{name}", scale, [int(seed) for seed in values["seed"].unique()])
     summary, axes = pd.read_csv(folder / f"{name}.csv"), list(study.axes)
@@ -175,7 +215,7 @@ def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
     numbers = _numbers(study, summary)
     if table.groups and (folder / f"{name}_groups.csv").exists():
         groups = pd.read_csv(folder / f"{name}_groups.csv", dtype={0: str})
-        numbers += f"<h4>{table.groups['title']}</h4>{_plain(groups)}"
+        numbers += f"<h4>{escape(table.groups['title'])}</h4>{_plain(groups)}"
     title = "The paper's numbers beside ours"
     numbers = f"<h4>{title}</h4>{numbers}" if len(summary) <= 20 else _fold(title, len(summary), numbers)
     return (
@@ -188,11 +228,12 @@ def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
 
 def _claims(found: list[dict]) -> str:
     return "".join(
-        f'<div class="claim {_class(c["verdict"])}" data-verdict="{_class(c["verdict"])}">'
-        f"<div>{_mark(c['verdict'])}{c['verdict']}</div><div><p>{escape(c['the paper says'])}</p>"
-        f'<span class="soft">{escape(c["said in"])} · {c["claim"]}</span>{_evidence(c["evidence"])}'
+        f'<div class="claim {_class(c["state"])}" data-verdict="{_class(c["state"])}">'
+        f"<div>{_mark(c['state'])}{c['verdict']}</div><div><p>{escape(c['the paper says'])}</p>"
+        f'<span class="soft">{escape(c["said in"])} · {escape(c["claim"])}</span>'
+        f"{_note(c['reason'])}{_drawn(c['effects'])}"
         f"{_note(c.get('judged how', ''))}</div></div>"
-        for c in sorted(found, key=lambda c: VERDICTS.index(c["verdict"]))
+        for c in sorted(found, key=lambda c: STATES.index(c["state"]))
     )
 
 
@@ -200,30 +241,36 @@ def _note(text: str) -> str:
     return f'<p class="soft">{escape(text)}</p>' if text else ""
 
 
-def _evidence(text: str) -> str:
-    """Differences are listed, with their intervals drawn against zero; anything else stays text."""
-    found = [EFFECT.fullmatch(item) for item in text.split("; ")]
-    if not all(found):
-        return _note(text)
-    intervals = [(float(m["mean"]) - float(m["half"]), float(m["mean"]) + float(m["half"])) for m in found if m["half"]]
-    low, high = min([0.0, *(ends[0] for ends in intervals)]), max([0.0, *(ends[1] for ends in intervals)])
-    lines = "".join(f"<span>{escape(m['what'])}</span>{_interval(m, low, high)}<span>{escape(m['value'])}</span>"
-                    for m in found)  # fmt: skip
-    return f'<div class="effects">{lines}</div>'
+def _drawn(effects: list[Effect]) -> str:
+    """One line per comparison: what, its interval against the borders of what is claimed, the numbers."""
+    if not effects:
+        return ""
+    places = [x for e in effects for x in (*_borders(e), *_ends(e))] or [0.0]
+    lines = "".join(f"<span>{escape(e.what)}</span>{_interval(e, min(places), max(places))}"
+                    f"<span>{escape(text(e).removeprefix(e.what + ': '))}</span>" for e in effects)  # fmt: skip
+    lines = f'<div class="effects">{lines}</div>'
+    return lines if len(effects) <= 20 else _fold("All comparisons", len(effects), lines)
 
 
-def _interval(effect: re.Match, low: float, high: float) -> str:
-    if not effect["half"]:
+def _borders(effect: Effect) -> list[float]:
+    return [x for x in (effect.low, effect.high) if abs(x) != float("inf")]
+
+
+def _ends(effect: Effect) -> list[float]:
+    return [] if effect.half is None else [effect.mean - effect.half, effect.mean + effect.half]
+
+
+def _interval(effect: Effect, low: float, high: float) -> str:
+    if effect.half is None:
         return "<span></span>"
-    mean, half = float(effect["mean"]), float(effect["half"])
-    tone = "inconclusive" if abs(mean) <= half else "reproduced" if mean > 0 else "contradicted"
 
     def at(value: float) -> str:
         return f"{4 + 114 * (value - low) / (high - low or 1.0):.1f}"
 
-    zero, line = f"M{at(0)} 0V14", f"M{at(mean - half)} 7H{at(mean + half)}"
-    return (f'<svg class="ci {tone}" viewBox="0 0 122 14"><path class="zero" d="{zero}"/><path d="{line}"/>'
-            f'<circle cx="{at(mean)}" cy="7" r="2"/></svg>')  # fmt: skip
+    borders = "".join(f'<path class="zero" d="M{at(x)} 0V14"/>' for x in _borders(effect))
+    left, right = map(at, _ends(effect))
+    return (f'<svg class="ci {effect.state}" viewBox="0 0 122 14">{borders}<path d="M{left} 7H{right}"/>'
+            f'<circle cx="{at(effect.mean)}" cy="7" r="2"/></svg>')  # fmt: skip
 
 
 def _numbers(study: Study, summary: pd.DataFrame) -> str:
@@ -255,11 +302,11 @@ def _numbers(study: Study, summary: pd.DataFrame) -> str:
 
 
 def _run_links(runs: str) -> str:
-    return " ".join(f'<a href="#run-{run}"><code>{run[:6]}</code></a>' for run in runs.split())
+    return " ".join(f'<a href="#run-{escape(run)}"><code>{escape(run[:6])}</code></a>' for run in runs.split())
 
 
 def _plain(table: pd.DataFrame) -> str:
-    html = table.round(4).to_html(index=False, border=0, na_rep="")
+    html = table.round(4).to_html(index=False, border=0, na_rep="").replace(' style="text-align: right;"', "")
     return f'<div class="scroll">{html}</div>'
 
 

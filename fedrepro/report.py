@@ -2,22 +2,31 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import asdict, fields
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from fedrepro import metrics, spec, verdict
+from fedrepro import gate, metrics, spec, verdict
 from fedrepro.cost import round_costs
 from fedrepro.engine import sweep
-from fedrepro.errors import BadInput, bad
+from fedrepro.errors import BadInput, bad, choose
 from fedrepro.fleet import shannon
+from fedrepro.run import Run
 from fedrepro.store import read_result, write_atomically
+from fedrepro.verdict import Verdict, judge
 
-MARKS = {"reproduced": "✓", "contradicted": "✗", "inconclusive": "?", verdict.NOT_TESTABLE: "–"}
-VERDICT_COLUMNS = ["claim", "the paper says", "verdict", "evidence", "judged how"]
+if TYPE_CHECKING:
+    from fedrepro.record import Record
+
+VERDICT_WORDS = """A claim *holds* at this scale if the 95% interval of every comparison it makes lies where the claim
+puts it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed only
+what no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
+SHOWN_EFFECTS = 8  # of a claim in the notebook and the README; the CSV file has all
 ROUND_MIB = 2**20
 
 
@@ -36,34 +45,82 @@ def default_scale() -> str:
 class Study:
     """Study("fedbr/table2_temperature", scale="smoke").run().show() ..."""
 
-    def __init__(self, table: str, scale: str | None = None, seeds: int | Sequence[int] | None = None,
-                 workers: int | None = None, fresh: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        table: str | spec.Table,
+        scale: str | None = None,
+        seeds: int | Sequence[int] | None = None,
+        workers: int | None = None,
+        fresh: bool = False,
+        missing: str = "train",
+    ):
+        """`fresh` trains everything again; `missing` says what to do with runs that are neither in the store nor in
+        the committed record: train them, or leave them out."""
         self.scale = scale or default_scale()
-        self.table = spec.find(table).named_for(self.scale)
+        self.table = (table if isinstance(table, spec.Table) else spec.find(table)).named_for(self.scale)
         self.cells = self.table.cells(self.scale)
         self.seeds = _seeds(seeds, self.table.seeds_at(self.scale))
-        self.workers, self.fresh, self.store = workers, fresh, run_store()
+        self.workers, self.fresh, self.missing = workers, fresh, choose("missing", missing, ("train", "leave"))
+        self.store = run_store()
         self.axes = {axis: list(choices) for axis, choices in self.table.choices(self.scale).items()}
         self.measures = self.table.measures(self.scale)
         self.folder = results_folder() / self.scale / self.table.paper
-        self.rows_of = lambda run_id: read_result(self.store / run_id)[1]
+        self.costs_of = round_costs
+        self.rows_of = self._rows
+        self.known: Container[str] | None = None  # ids of the runs that there are; None: all
 
-    def runs(self) -> list:
-        return [cell.run(seed) for seed in self.seeds for cell in self.cells]
+    @cached_property
+    def committed(self) -> "Record":
+        """The record of this paper and scale that came with the code."""
+        from fedrepro.record import Record
+
+        return Record(spec.HOME / "results" / self.scale / self.table.paper)
+
+    def _rows(self, run_id: str) -> list[dict]:
+        kept = self.store / run_id
+        return read_result(kept)[1] if (kept / "result.json").exists() else self.committed.rounds[run_id]
+
+    def runs(self) -> list[Run]:
+        """The runs behind every cell and seed, then those of central training that the gate needs."""
+        return [cell.run(seed) for seed in self.seeds for cell in self.cells] + list(self.central.values())
+
+    @cached_property
+    def central(self) -> dict[str, Run]:
+        """id of a reference run -> central training of its network; none at smoke scale, which trains nothing."""
+        rule = self.table.gate_rule
+        if not rule or self.scale == "smoke":
+            return {}
+        cells = [cell for cell in self.cells if spec.matches(rule.reference, cell.labels)]
+        runs = [cell.run(self.seeds[0]) for cell in cells]
+        return {run.id: gate.central(run, rule.epochs) for run in runs}
 
     def run(self) -> "Study":
-        """Train what is not in the store yet, side by side, with progress."""
+        """Train what is neither in the store nor in the committed record, side by side, with progress."""
         from tqdm import tqdm
 
         runs = list({run.id: run for run in self.runs()}.values())
         if self.fresh:
             for run in runs:
                 _forget(self.store / run.id)
-        done = sum((self.store / run.id / "result.json").exists() for run in runs)
-        with tqdm(total=len(runs), unit="run", file=sys.stdout, mininterval=1, leave=False) as bar:
-            sweep(runs, store=self.store, workers=self.workers, progress=lambda run: bar.update())
-        print(f"{len(runs)} runs: {len(runs) - done} trained now, {done} taken from the store")
+        kept = [run for run in runs if (self.store / run.id / "result.json").exists()]
+        recorded = [] if self.fresh else [run for run in runs if run not in kept and self.committed.offers(run)]
+        todo = [run for run in runs if run not in kept and run not in recorded] if self.missing == "train" else []
+        with tqdm(total=len(todo), unit="run", file=sys.stdout, mininterval=1, leave=False) as bar:
+            sweep(todo, store=self.store, workers=self.workers, progress=lambda run: bar.update())
+        counts = {"trained now": todo, "from the store": kept, "from the committed record": recorded}
+        print(f"{len(runs)} runs: " + ", ".join(f"{len(found)} {where}" for where, found in counts.items() if found))
+        self.keep_only({run.id for found in counts.values() for run in found})
         return self
+
+    def keep_only(self, known: Container[str]) -> None:
+        """Leave out the cells and seeds of which no run is known."""
+        self.cells = [cell for cell in self.cells if any(cell.run(seed).id in known for seed in self.seeds)]
+        if not self.cells:
+            raise BadInput(f"{self.table.name}: nothing of it has been trained at scale {self.scale}")
+        self.seeds = [seed for seed in self.seeds if any(cell.run(seed).id in known for cell in self.cells)]
+        present = {axis: {cell.labels[axis] for cell in self.cells} for axis in self.axes}
+        self.axes = {axis: [label for label in labels if label in present[axis]] for axis, labels in self.axes.items()}
+        self.known = known
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -72,6 +129,8 @@ class Study:
         for cell in self.cells:
             for seed in self.seeds:
                 run = cell.run(seed)
+                if self.known is not None and run.id not in self.known:
+                    continue
                 table = pd.DataFrame(self.rows_of(run.id))
                 table["bytes"] = (table["bytes_down"] + table["bytes_up"]).cumsum()
                 if "paper_bytes" in table:
@@ -79,8 +138,8 @@ class Study:
                 else:
                     table["paper_bytes"] = table["bytes"]
                 table["ema_accuracy"] = metrics.ema(table["accuracy"])
-                if self._needs("flops", "client_flops", "server_flops"):
-                    costs = round_costs(run)
+                if self.needs_costs:
+                    costs = self.costs_of(run)
                     table["flops"] = costs["visit_flops"] * run.per_round * table["round"]
                     table["client_flops"] = costs["client_flops"] * run.per_round
                     table["server_flops"] = costs["server_flops"]
@@ -90,8 +149,11 @@ class Study:
                 frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
-    def _needs(self, *columns: str) -> bool:
-        return any(c in columns for m in self.measures.values() for c in (m["column"], m.get("spend")))
+    @property
+    def needs_costs(self) -> bool:
+        """Whether a measure is about floating-point operations, which are counted and not in the rows."""
+        used = {column for m in self.measures.values() for column in (m["column"], m.get("spend"))}
+        return bool(used & {"flops", "client_flops", "server_flops"})
 
     @cached_property
     def values(self) -> pd.DataFrame:
@@ -105,6 +167,7 @@ class Study:
                         **labels,
                         "measure": name,
                         "value": _measure(table, {**measure, "target": spec.target(measure, labels)}),
+                        "limit": _limit(table, measure),
                         "unit": measure.get("unit", ""),
                         "scale": self.scale,
                     }
@@ -169,28 +232,128 @@ class Study:
     def show(self):
         return self.readable().style.hide(axis="index").set_caption(self.caption)
 
-    def verdicts(self) -> pd.DataFrame:
-        reported, rows = self.table.reported_rows(), []
-        for claim in self.table.claims():
-            found = self._judge(claim, reported)
-            rows.append({"claim": claim["id"], "the paper says": claim["claim"], "said in": claim["said in"],
-                         **found, "judged how": claim.get("note", ""), "scale": self.scale,
-                         "seeds": len(self.seeds)})  # fmt: skip
-        columns = ["claim", "the paper says", "said in", "verdict", "evidence", "judged how", "scale", "seeds"]
+    @cached_property
+    def verdicts(self) -> list[tuple[dict, Verdict]]:
+        """Every claim with its verdict."""
+        reported = self.table.reported_rows()
+        return [
+            (claim, judge(claim, self.values, self.scale, self.axes, self.measures, reported, self.untrained))
+            for claim in self.table.claims()
+        ]
+
+    @cached_property
+    def gates(self) -> list[gate.Gate]:
+        """How far the reference of every panel came, where it and its central training are known."""
+        rule, found = self.table.gate_rule, []
+        panels = [axis for axis, labels in self.axes.items() if rule and axis not in rule.reference and len(labels) > 1]
+        for cell in self.cells:
+            pooled = self.central.get(cell.run(self.seeds[0]).id)
+            runs = [run.id for run in map(cell.run, self.seeds) if self.known is None or run.id in self.known]
+            if pooled and runs and (self.known is None or pooled.id in self.known):
+                panel = {axis: cell.labels[axis] for axis in panels}
+                rows = [self.rows_of(run) for run in runs]
+                found.append(gate.judge(panel, rule, rows, self.rows_of(pooled.id), pooled.id))
+        return found
+
+    @property
+    def untrained(self) -> list[tuple[dict[str, str], str]]:
+        """The panels in which nothing that is learned may be judged, and why."""
+        if self.scale == "paper":
+            return []
+        if self.scale == "smoke":
+            return [({}, "smoke scale only shows that everything runs")]
+        if not self.gates:
+            return [({}, "no reference of this table is trained")]
+        failed = [found for found in self.gates if not found.passed]
+        return [(found.panel, f"the reference is {found.words}{_at(found.panel)}") for found in failed]
+
+    def gate_table(self) -> pd.DataFrame:
+        """One row per panel: the reference beside central training of the same network."""
+        return pd.DataFrame(
+            [
+                {
+                    **found.panel,
+                    "reference": " ".join(found.rule.reference.values()),
+                    "accuracy": found.accuracy,
+                    "central": found.central,
+                    "share": found.accuracy / found.central,
+                    "needed": found.rule.share,
+                    "rise over the last third": found.rise,
+                    "allowed": found.rule.rise,
+                    "passed": found.passed,
+                    "run": found.run,
+                }
+                for found in self.gates
+            ]
+        )
+
+    def tuning_table(self) -> pd.DataFrame:
+        """Every pilot run of this table's methods on its data sets, the chosen ones marked."""
+        used = {(cell.fields["data"], cell.fields.get("method")) for cell in self.cells}
+        lines = [line for line in self.table.tuning_rows(self.scale) if (line["data"], line["method"]) in used]
+        return pd.DataFrame(lines)
+
+    def evidence(self) -> None:
+        """Shows what stands behind the numbers: gate, tuning, verdicts, deviations, run ids."""
+        from IPython.display import Markdown, display
+
+        parts = {
+            "Is the reference trained?": (_gate_words(self), self.gate_table()),
+            "How each method was tuned": (_tuning_words(self), self.tuning_table()),
+            "Verdicts": (VERDICT_WORDS, self.readable_verdicts()),
+            "Where this differs from the paper": ("", pd.DataFrame(self.table.deviation).fillna("")),
+            "Run ids": ("Every number above comes from these runs; the store and the record know them by id.",
+                        self.run_ids()),
+        }  # fmt: skip
+        for title, (words, table) in parts.items():
+            display(Markdown(f"## {title}\n\n{words}"))
+            if len(table):
+                display(_wrapped(table))
+
+    def verdict_table(self) -> pd.DataFrame:
+        """One row per claim: the verdict and, in a line, why."""
+        columns = ["claim", "the paper says", "said in", "verdict", "reason", "judged how", "scale", "seeds"]
+        rows = [
+            (
+                claim["id"],
+                claim["claim"],
+                claim["said in"],
+                found.word,
+                found.reason,
+                claim.get("note", ""),
+                self.scale,
+                len(self.seeds),
+            )
+            for claim, found in self.verdicts
+        ]
         return pd.DataFrame(rows, columns=columns)
 
-    def _judge(self, claim: dict, reported: list[dict]) -> dict:
-        names = spec.measures_of(claim)
-        found = {}
-        for name in names or [""]:
-            values, better = self.values[self.values["measure"] == name], self.measures.get(name, {}).get("better", "")
-            found[name] = verdict.judge({**claim, "measure": name}, values, self.scale, self.axes, better, reported)
-        return verdict.together(found) if len(names) > 1 else found[name]
+    def effect_table(self) -> pd.DataFrame:
+        """One row per comparison of every claim that was judged."""
+        rows = [{"claim": claim["id"], **asdict(effect)} for claim, found in self.verdicts for effect in found.effects]
+        return pd.DataFrame(rows, columns=["claim", *(field.name for field in fields(verdict.Effect))])
+
+    def readable_verdicts(self) -> pd.DataFrame:
+        """The verdicts as a person reads them, with the effects behind them: first those that do not hold."""
+        rows = []
+        for claim, found in self.verdicts:
+            effects = sorted(found.effects, key=lambda e: ("opposite", "open", "holds").index(e.state))
+            shown = [verdict.text(effect) for effect in effects[:SHOWN_EFFECTS]]
+            if len(effects) > SHOWN_EFFECTS:
+                shown.append(f"{len(effects) - SHOWN_EFFECTS} more in {self.table.name}_effects.csv")
+            rows.append(
+                {
+                    "claim": claim["id"],
+                    "the paper says": claim["claim"],
+                    "verdict": f"{verdict.MARKS[found.state]} {found.word}",
+                    "evidence": ". ".join([found.reason, "; ".join(shown)]) if shown else found.reason,
+                    "judged how": claim.get("note", ""),
+                }
+            )
+        return pd.DataFrame(rows, columns=["claim", "the paper says", "verdict", "evidence", "judged how"])
 
     def show_verdicts(self):
-        table = self.verdicts()
-        table["verdict"] = [f"{MARKS[v]} {v}" for v in table["verdict"]]
-        return _wrapped(table[VERDICT_COLUMNS])
+        return _wrapped(self.readable_verdicts())
 
     def deviations(self):
         return _wrapped(pd.DataFrame(self.table.deviation, columns=["what", "why", "erratum"]).fillna(""))
@@ -207,12 +370,33 @@ class Study:
         names = {"size": "cells", "mean": "our mean", "std": "our deviation over cells"}
         return ours.join(paper).rename(columns=names).rename_axis(groups["column"]).reset_index()
 
+    def curves(self) -> pd.DataFrame:
+        """For every cell and tested round the mean over seeds and the half-width of its 95% interval."""
+        rows = []
+        for column in self.table.curves:
+            tested = self.rounds.dropna(subset=column).groupby([*self.axes, "round"], sort=False)[column]
+            for place, values in tested:
+                mean, half = metrics.mean_interval(values)
+                labels = dict(zip([*self.axes, "round"], place, strict=True))
+                rows.append({"column": column, **labels, "mean": mean, "interval": half, "seeds": len(values)})
+        return pd.DataFrame(rows)
+
     def run_ids(self) -> pd.DataFrame:
         return self.values[["run", *self.axes, "seed"]].drop_duplicates().reset_index(drop=True)
 
     def csv_files(self) -> dict[str, str]:
-        """file name -> text: the summary, the values, the verdicts, the groups of cells."""
-        tables = {"": self.summary(), "_values": self.values, "_verdicts": self.verdicts()}
+        """file name -> text: the summary, the values, the verdicts and the effects behind them, the groups of cells,
+        the gate, the curves."""
+        tables = {
+            "": self.summary(),
+            "_values": self.values,
+            "_verdicts": self.verdict_table(),
+            "_effects": self.effect_table(),
+        }
+        if self.gates:
+            tables["_gate"] = self.gate_table()
+        if self.table.curves:
+            tables["_curves"] = self.curves()
         if self.table.groups:
             tables["_groups"] = self.grouped()
         return {f"{self.table.name}{suffix}.csv": table.to_csv(index=False, float_format="%.10g")
@@ -241,6 +425,33 @@ class Study:
         return pd.DataFrame(counts, index=pd.Index(range(len(counts)), name="client"))
 
 
+def _at(panel: dict[str, str]) -> str:
+    return f" at {' '.join(panel.values())}" if panel else ""
+
+
+def _gate_words(study: Study) -> str:
+    if study.scale == "smoke":
+        return "Smoke scale only shows that everything runs: nothing that is learned is judged."
+    if not study.table.gate_rule:
+        return "Nothing in this table is learned."
+    words = "A reference is trained if it comes close to central training of the same network and its curve is flat. "
+    if study.scale == "paper":
+        return words + "At paper scale this withholds no verdict."
+    return words + "Where it is not, accuracy, ranking and speed of convergence are not judged."
+
+
+def _tuning_words(study: Study) -> str:
+    if study.scale == "paper":
+        return "As the paper states; what it does not state is a deviation below."
+    if not len(study.tuning_table()):
+        return "Not at all: every method uses the settings under deviations."
+    return (
+        "Every method got the same number of pilot runs, on a seed and on held-out training images that no verdict "
+        "uses; the score is their accuracy over the last third of the rounds. A chosen value at the border of its grid "
+        "is flagged: a wider grid might have found a better one."
+    )
+
+
 def markdown(studies: list[Study]) -> str:
     """The paper on one page: for each table its command, the numbers, the figure, the verdicts, the deviations."""
     first = studies[0]
@@ -248,13 +459,12 @@ def markdown(studies: list[Study]) -> str:
              "Made by `fedrepro reproduce`; do not edit. Verdicts are explained in the project's README."]  # fmt: skip
     shown = []
     for study in studies:
-        name, claims = study.table.name, study.verdicts()
+        name = study.table.name
         command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={len(study.seeds)} TABLE={name}"
-        claims["verdict"] = [f"{MARKS[v]} {v}" for v in claims["verdict"]]
         lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", "", study.caption, "",
                   _markdown_table(study.readable()), "", *_groups(study),
                   f"![{study.table.title}]({name}.png)", "",
-                  _markdown_table(claims[VERDICT_COLUMNS]), ""]  # fmt: skip
+                  _markdown_table(study.readable_verdicts()), ""]  # fmt: skip
         new = [d for d in study.table.deviation if d not in shown]
         shown += new
         lines += [f"- {d['what']}: {d['why']}" + (f" ({d['erratum']})" if d.get("erratum") else "") for d in new]
@@ -322,6 +532,13 @@ def _measure(table: pd.DataFrame, measure: dict) -> float:
     if kind == "stability":
         return metrics.stability(tail) * times
     raise BadInput(f"measure: unknown kind {kind!r}")
+
+
+def _limit(table: pd.DataFrame, measure: dict) -> float:
+    """What a run had spent on the way to a target when it stopped."""
+    if measure["kind"] != "to_target":
+        return float("nan")
+    return float(table[measure["column"]].dropna().iloc[-1]) * measure.get("times", 1.0)
 
 
 def _wrapped(table: pd.DataFrame):

@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from fedrepro import record, spec
@@ -10,6 +11,7 @@ from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
 from fedrepro.progress import progress
 from fedrepro.report import Study, results_folder
+from fedrepro.store import check_root
 
 STYLED = re.compile(r"\bT_[0-9a-f]{5}(?=[_\W])")  # pandas' random name of a table
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -38,6 +40,7 @@ def _studies(paper: str, scale: str, seeds, workers, table: str | None, fresh: b
     if table is not None and table not in names:
         raise bad("table", table, ", ".join(names))
     studies = [Study(f"{paper}/{name}", scale, seeds, workers, fresh) for name in names if table in (None, name)]
+    check_root(studies[0].store)
     for study in studies:
         if not notebook(study).exists():
             raise BadInput(f"{study.table.name}: its notebook {notebook(study).relative_to(spec.HOME)} is missing")
@@ -55,7 +58,7 @@ def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
     from traitlets.config import Config
 
     given = {"table": f"{study.table.paper}/{study.table.name}", "scale": study.scale, "seeds": seeds,
-             "workers": workers, "fresh": fresh}  # fmt: skip
+             "workers": workers, "fresh": fresh, "missing": study.missing}  # fmt: skip
     known = papermill.inspect_notebook(str(notebook(study)))
     if unknown := set(given) - set(known):
         raise BadInput(f"{notebook(study).name}: its parameters cell lacks {', '.join(sorted(unknown))}")
@@ -121,21 +124,22 @@ def _joined(outputs: list) -> list:
 
 
 def _summary(studies: list[Study], failures: list[str]) -> None:
-    counts: dict[str, int] = {}
+    counts = Counter()
     for study in studies:
-        found = study.verdicts()["verdict"].value_counts()
-        for verdict, number in found.items():
-            counts[verdict] = counts.get(verdict, 0) + number
-        shown = ", ".join(f"{number} {verdict}" for verdict, number in found.items())
-        print(f"{study.table.name:28} {shown}")
-    print("claims: " + (", ".join(f"{n} {v}" for v, n in sorted(counts.items())) or "none judged"))
+        found = Counter(verdict.word for _, verdict in study.verdicts)
+        counts += found
+        print(f"{study.table.name:28} {_listed(found)}")
+    print(f"claims at {studies[0].scale} scale: {_listed(counts)}" if studies else "claims: none judged")
     if studies:
         folder = studies[0].folder
         record.write(folder, studies[0].store)
-        record.write_readme(folder)
         print(f"results in {folder.relative_to(Path.cwd()) if _below() else folder}")
     if failures:
         print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
+
+
+def _listed(counts: Counter) -> str:
+    return ", ".join(f"{number} {word}" for word, number in counts.most_common()) or "none judged"
 
 
 def _below() -> bool:

@@ -50,6 +50,12 @@ def about(text: str, default):
     return field(default=default, metadata={"help": text})
 
 
+def identify(described: dict) -> str:
+    """The id of the run with this description."""
+    text = json.dumps(described, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class Run:
     """One training. Two runs with the same description have the same id and the same bytes of results.
@@ -158,8 +164,7 @@ class Run:
 
     @cached_property
     def id(self) -> str:
-        text = json.dumps(self.described, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return identify(self.described)
 
     @classmethod
     def from_dict(cls, values: dict) -> "Run":

@@ -46,12 +46,13 @@ CLAIM_KINDS = {  # kind: options it needs
 }
 DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
-       "groups", "gate", "tune", "claim", "deviation"}  # fmt: skip
+       "groups", "curves", "gate", "tune", "claim", "deviation"}  # fmt: skip
 LABELLED = ("axis", "scale", "override", "claim", "gate", "tune", "measure", "reported")  # where labels stand
 DATA_NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
               "cifar100_coarse": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "femnist": "FEMNIST",
               "synthetic": "generated images", "digits": "digits"}  # fmt: skip
-LISTS = ("override", "claim", "deviation", "reported", "measure")
+LISTS = ("override", "claim", "deviation", "reported", "measure", "curves")
+CURVES = ("accuracy", "ema_accuracy", "personal_accuracy", "loss")  # columns that may be saved round by round
 BASE = "_base.toml"  # a paper's shared settings: run, axis, scale, deviation; a table names the axes it uses
 SCALE_KEYS = {"seeds", "run", "axis", "measure", "data_note"}
 
@@ -190,7 +191,8 @@ class Table:
         return {m["name"]: {**m, **changes.get(m["name"], {})} for m in self.measure}
 
     def reported_rows(self) -> list[dict]:
-        """The paper's numbers: labels by axis, the measure's name, the value in the measure's unit, "1000+" or not."""
+        """The paper's numbers: labels by axis, the measure's name, value and deviation over seeds (NaN where none is
+        printed) in the measure's unit, "1000+" or not."""
         rows = []
         for block in self.reported:
             path = self.path.parent / "reported" / block["file"]
@@ -206,20 +208,30 @@ class Table:
                     labels = {axis: _number_label(line[column]) for axis, column in block["columns"].items()}
                     labels = {axis: self.names.get(label, label) for axis, label in labels.items()}
                     labels |= block.get("fixed", {})
-                    value = float(line["value"]) * block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
+                    times = block.get("times", 0.01 if line.get("unit") == "%" else 1.0)
+                    value, std = (float(line.get(key) or "nan") * times for key in ("value", "std"))
                     censored = line.get("censored") == "true"  # the paper's "1000+"
-                    rows.append({**labels, "measure": measure, "value": value, "censored": censored})
+                    rows.append({**labels, "measure": measure, "value": value, "std": std, "censored": censored})
         return rows
 
     def claims(self) -> list[dict]:
-        """The table's claims, with the paper's words from reproduce/<paper>/claims.csv."""
+        """The table's claims, with the paper's words from reproduce/<paper>/claims.csv. A claim in several blocks, one
+        for each thing that it says, is the first of them with the others under `also`."""
         with open(self.path.parent / "claims.csv", newline="") as file:
             words = {line["id"]: line for line in csv.DictReader(file)}
         for claim in self.claim:
             if claim["id"] not in words:
                 raise self.fail(f"claim {claim['id']}", "is not in claims.csv")
-        return [{**claim, "claim": words[claim["id"]]["claim"], "said in": words[claim["id"]]["where"]}
-                for claim in self.claim]  # fmt: skip
+        found = {}
+        for claim in self.claim:
+            line = words[claim["id"]]
+            if claim["id"] in found:
+                found[claim["id"]]["also"].append(claim)
+                notes = [block["note"] for block in (found[claim["id"]], claim) if block.get("note")]
+                found[claim["id"]] |= {"note": " ".join(notes)} if notes else {}
+            else:
+                found[claim["id"]] = {**claim, "claim": line["claim"], "said in": line["where"], "also": []}
+        return list(found.values())
 
 
 def read_tuned(path: Path) -> list[dict]:
@@ -414,8 +426,9 @@ def _check(table: Table) -> None:
             raise table.fail(f"measure {measure.get('name')!r}.kind", f"{kind!r} is none of {', '.join(MEASURE_KINDS)}")
         _keys(table, f"measure {measure.get('name')!r}.", measure,
               {"name", "kind", "unit", "times", "target", "targets", "of", "budget", "round", "window", "column",
-               "spend", "better"},
+               "spend", "better", "seedless"},
               {"name", *(MEASURE_KINDS[kind] - {"target", "budget", "round", "window"})})  # fmt: skip
+        _check_seedless(table, measure)
     names = {measure["name"] for measure in table.measure}
     for scale in SCALES:
         _keys(table, f"scale.{scale}.", table.at(scale), SCALE_KEYS)
@@ -448,9 +461,21 @@ def _check(table: Table) -> None:
         for key, known in (("measure", names), ("axis", table.axis)):
             if table.groups[key] not in known:
                 raise table.fail(f"groups.{key}", f"{table.groups[key]!r} is none of {', '.join(known)}")
+    for column in table.curves:
+        choose("curves", column, CURVES)
     _check_reported(table, names)
     for deviation in table.deviation:
         _keys(table, "deviation.", deviation, {"what", "why", "erratum"}, ("what", "why"))
+
+
+def _check_seedless(table: Table, measure: dict) -> None:
+    """`seedless`: the measure is the same with every seed: everywhere (true), or at these labels only."""
+    where, places = f"measure {measure['name']!r}.seedless", measure.get("seedless", False)
+    if not isinstance(places, bool | dict):
+        raise table.fail(where, f"{places!r} is neither true nor labels by axis")
+    for axis, labels in places.items() if isinstance(places, dict) else []:
+        for label in labels if isinstance(labels, list) else [labels]:
+            _known_label(table, where, axis, label)
 
 
 def _check_gate(table: Table) -> None:

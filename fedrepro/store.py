@@ -27,22 +27,26 @@ from pathlib import Path
 
 import torch
 
+from fedrepro import scratch
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.ledger import nbytes
-from fedrepro.run import Run
+from fedrepro.run import Run, identify
 from fedrepro.tree import Tree
 
 CLIENT_MEMORY = 2 << 30  # bytes of client state kept in memory
 CHECKPOINT_SHARE = 0.05  # of the time may go into checkpoints
 SNAPSHOT = ("t", "clock", "rows", "visits", "pending", "server", "versions", "shelf", "shelf_bytes")
 CLOCKS = ("wall_time", "server_time", "client_time")  # columns that the machine decides, not the run
+LONG_NAME = "n" * 120  # no shorter than that of any temporary file of ours
+SUMMARY = {"run": dict, "id": str, "digest": str, "rounds_digest": str, "data": dict, "fedrepro": str}
+SUMMARY |= {"commit": str | None, "versions": dict, "machine": dict, "wall_time": int | float}  # of result.json
 _locks = weakref.WeakSet()  # a forked worker must not keep its parent's locks alive
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_locks)])
 
 
 def write_atomically(path: Path, write: Callable) -> None:
     """`write(file)` into a temporary neighbour, fsync, rename; the old file stays whole until then."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{scratch.owner()}")
     os.fchmod(handle, 0o644)  # mkstemp's files are for their owner only
     try:
         with os.fdopen(handle, "wb") as file:
@@ -117,13 +121,20 @@ class Clients:
     """The state of every client that has one: in memory while it fits, one file a client beyond that."""
 
     def __init__(self, folder: Path | None, memory: int = CLIENT_MEMORY):
-        self._own = None if folder else tempfile.TemporaryDirectory(prefix="fedrepro-")
-        self.folder = folder or Path(self._own.name)
+        self._folder, self._own = folder, None
         self.memory, self._held = memory, 0  # bytes it may, and does, hold in memory
         self._states: dict[int, dict] = {}
         self.size: dict[int, int] = {}  # bytes of each client's state, in memory or not
         self.version: dict[int, int] = {}  # the round after which the client's state was made
         self._dirty: set[int] = set()
+
+    @property
+    def folder(self) -> Path:
+        """Its own temporary one, made when it is needed, unless one was given."""
+        if self._folder is None:
+            self._own = scratch.folder()
+            self._folder = Path(self._own.name)
+        return self._folder
 
     def get(self, cid: int) -> dict | None:
         if cid not in self.version:
@@ -173,22 +184,16 @@ class Store:
     """The folder of one run, locked while open. A second process waits for the first."""
 
     def __init__(self, root: str | os.PathLike, run: Run):
-        if not isinstance(root, str | os.PathLike) or not os.fspath(root):
-            raise bad("store", root, "the path of a folder")
-        root = Path(root)
-        if (root / "run.json").exists():
-            raise BadInput(f"store: {str(root)!r} is the folder of one run; give the folder that holds such folders")
+        root = check_root(root)
         self.run, self.path = run, root / run.id
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / "lock", "a+")  # noqa: SIM115 - held until close()
+            self._lock = open(self.path / "lock", "ab+")  # noqa: SIM115 - held until close()
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", error)
-            raise BadInput(f"store: {str(root)!r} is not a folder that can be written ({why})") from None
+            raise _unwritable(root, error) from None
         self._wait()
         self._check()
-        if self.finished:
-            self._tidy()  # it may have been killed after its result and before this
+        self._tidy()  # whoever worked on it before may have been killed at any moment
         self._saved_at, self._cost, self.safe = time.monotonic(), 0.0, 0
 
     def _wait(self) -> None:
@@ -196,12 +201,12 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.seek(0)
-            if self._lock.read() == str(os.getpid()):
+            if self._lock.read() == str(os.getpid()).encode():
                 raise BadInput(f"store: run {self.run.id} is already under way in this process") from None
             print(f"fedrepro: another process works on run {self.run.id}; waiting for it", file=sys.stderr)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
+        self._lock.write(str(os.getpid()).encode())
         self._lock.flush()
         _locks.add(self._lock)
 
@@ -211,7 +216,7 @@ class Store:
             return write_json(file, described)
         try:
             found = json.loads(file.read_text())
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if found != json.loads(json.dumps(described)):
             self.close()
@@ -263,13 +268,14 @@ class Store:
         with self._disk():
             self._rows(rows)
             save_tensors(self.path / "weights.pt", weights)
-            write_json(self.path / "result.json", summary)
+            write_json(self.path / "result.json", {**summary, "checksum": checksum(summary)})
         self._tidy()
 
     def _tidy(self) -> None:
-        (self.path / "checkpoint.pt").unlink(missing_ok=True)
-        for states in ("clients", "server"):
-            shutil.rmtree(self.path / states, ignore_errors=True)
+        """Remove what killed writers left, and what a finished run no longer needs. The lock is ours: nobody writes."""
+        left = [path for parent in (".", "clients", "server") for path in (self.path / parent).glob(".*")]
+        for path in left + [self.path / name for name in ("checkpoint.pt", "clients", "server") if self.finished]:
+            scratch.remove(path)
 
     def _rows(self, rows: list[dict]) -> None:
         lines = [",".join(rows[0])] + [",".join(map(repr, row.values())) for row in rows] if rows else []
@@ -291,6 +297,44 @@ class Store:
         self._lock.close()
 
 
+def check_root(root: str | os.PathLike) -> Path:
+    """The folder of a store, which need not be there yet."""
+    if not isinstance(root, str | os.PathLike) or not os.fspath(root):
+        raise bad("store", root, "the path of a folder")
+    root = Path(root)
+    try:
+        (root / "0123456789abcdef" / "clients" / LONG_NAME).exists()
+        one_run = (root / "run.json").exists()
+    except OSError as error:  # the path is too long
+        raise _unwritable(root, error) from None
+    if one_run:
+        raise BadInput(f"store: {str(root)!r} is the folder of one run; give the folder that holds such folders")
+    return root
+
+
+def _unwritable(root: Path, error: Exception) -> BadInput:
+    shown = repr(str(root)) if len(str(root)) <= 100 else f"{str(root)[:97]!r}..."
+    return BadInput(f"store: {shown} is not a folder that can be written ({getattr(error, 'strerror', error)})")
+
+
+def checksum(summary: dict) -> str:
+    """sha256 over what result.json must hold, as it is copied into runs.json."""
+    return hashlib.sha256(json.dumps({key: summary[key] for key in SUMMARY}, sort_keys=True).encode()).hexdigest()
+
+
+def check_summary(summary: dict, run_id: str) -> None:
+    """ValueError unless this result.json, or its copy in runs.json, is whole and that of the run."""
+    for key, kind in SUMMARY.items():
+        if not isinstance(summary, dict) or not isinstance(summary.get(key, ...), kind):
+            raise ValueError(f"{key} is missing or of the wrong kind")
+    if identify(summary["run"]) != run_id:
+        raise ValueError(f"its description is that of run {identify(summary['run'])}")
+    if summary["id"] != run_id:
+        raise ValueError(f"its id says {summary['id']}")
+    if summary.get("checksum", checksum(summary)) != checksum(summary):  # runs made before there was one have none
+        raise ValueError("it no longer has the checksum that it was written with")
+
+
 def read_result(folder: Path) -> tuple[dict, list[dict]]:
     """(summary, rows) of one finished run, without its weights."""
     import csv
@@ -298,14 +342,14 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
     file = folder / "result.json"
     try:
         summary = json.loads(file.read_text())
+        check_summary(summary, folder.name)
         file = folder / "rounds.csv"
         with open(file) as lines:
             rows = [{k: number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
-        same = rounds_digest(rows) == summary["rounds_digest"]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
-        raise damaged(file, type(error).__name__) from None
-    if not same:
-        raise damaged(file, "its rows are not those that result.json was written with")
+        if rounds_digest(rows) != summary["rounds_digest"]:
+            raise ValueError("its rows are not those that result.json was written with")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, csv.Error) as error:
+        raise damaged(file, str(error) if type(error) is ValueError else type(error).__name__) from None
     return summary, rows
 
 

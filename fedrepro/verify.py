@@ -1,22 +1,25 @@
 """fedrepro verify: committed results must follow from their record, and a sample of runs must repeat to the bit.
 
-1. Every cell of every CSV is computed again from rounds.csv.gz and reproduce/<paper>/*.toml; no training.
-2. The runs drawn are trained again in a store of their own: digest, data and every round must be the recorded ones.
+1. Every file of the tables that manifest.json names is there, and no other; figures, notebooks and the record itself
+   have its checksums. Every cell of every CSV is computed again from rounds.csv.gz and reproduce/<paper>/*.toml.
+   Nothing is trained.
+2. The runs drawn are trained again in a store of their own: digest, data, costs and every column of every round but the
+   clocks must be the recorded ones.
 """
 
 import csv
 import io
 import random
-import tempfile
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
-from fedrepro import record, spec
+from fedrepro import record, scratch, spec
+from fedrepro.cost import round_costs
 from fedrepro.engine import count_workers, machine, sweep
-from fedrepro.errors import BadInput, bad
+from fedrepro.errors import bad
 from fedrepro.record import Record
 from fedrepro.run import Run, number
 from fedrepro.store import CLOCKS, read_result
@@ -33,6 +36,7 @@ def main(folder: str, sample: int, seed: int, workers: int | None) -> int:
     if not records:
         raise bad("results", folder, f"a folder with a {record.RUNS} in or below it, as `fedrepro reproduce` makes it")
     findings = sum(_report(known) for known in records)
+    _say_absent(records, Path(folder))
     findings += _train_again(records, sample, seed, workers)
     print(f"FAILED: {findings} findings" if findings else "verified: nothing differs")
     return 1 if findings else 0
@@ -40,8 +44,10 @@ def main(folder: str, sample: int, seed: int, workers: int | None) -> int:
 
 def _report(known: Record) -> int:
     found = list(check(known))
-    told = f"{known.folder}: {len(known.runs)} runs"
-    print(f"{told}: every cell of its CSV files follows from the record" if not found else f"{told}:")
+    told = f"{known.folder}: {len(known.runs) if known.has(record.RUNS) else 'no'} runs"
+    print(
+        f"{told}: every file is there, every cell of its CSV files follows from the record" if not found else f"{told}:"
+    )
     for line in found[:SHOWN]:
         print(f"  {line}")
     if len(found) > SHOWN:
@@ -49,45 +55,79 @@ def _report(known: Record) -> int:
     return len(found)
 
 
+def _say_absent(records: list[Record], folder: Path) -> None:
+    """Results may be partial on purpose: which papers, tables and seeds are not here is said, and is no finding."""
+    for known in records:
+        if absent := [table.name for table in known.tables if not known.has(table.name + record.VALUES)]:
+            print(f"{known.folder}: not measured at this scale: {', '.join(absent)}")
+        for study in filter(None, map(known.study, known.tables)):
+            if fewer := [seed for seed in study.table.seeds_at(known.scale) if seed not in study.seeds]:
+                print(f"{known.folder}: {study.table.name}: not measured: seed {', '.join(map(str, fewer))}")
+    for scale in sorted({known.folder.parent for known in records}):
+        here = {known.paper for known in records if known.folder.parent == scale}
+        if scale.is_relative_to(folder) and (absent := [paper for paper in spec.papers() if paper not in here]):
+            print(f"{scale}: not measured at this scale: {', '.join(absent)}")
+
+
 def check(known: Record) -> Iterator[str]:
     """What in this folder does not follow from its record."""
-    for run_id in known.runs:
-        if why := _not_described(known, run_id):
-            yield f"{record.RUNS}: run {run_id}: {why}"
-    if not known.has_rounds:
-        yield (f"{record.ROUNDS} is missing (records made before it was kept lack it): numbers cannot be checked, only "
-               f"digests of runs trained again; `fedrepro reproduce {known.paper} --scale {known.scale}` "
-               "writes it")  # fmt: skip
+    again = f"`fedrepro reproduce {known.paper} --scale {known.scale}` writes it"
+    if not known.has(record.RUNS):
+        yield f"{record.RUNS} is missing: nothing can be checked; {again}"
         return
-    for run_id in set(known.rounds) ^ set(known.runs):
+    for run_id in known.runs:
+        if why := known.damage(run_id):
+            yield f"{record.RUNS}: run {run_id}: {why}"
+    if not known.has(record.ROUNDS):
+        yield (f"{record.ROUNDS} is missing: numbers cannot be checked, only digests of runs trained again; {again}")
+        return
+    for run_id in sorted(set(known.rounds) ^ set(known.runs)):
         yield f"run {run_id} is only in one of {record.RUNS} and {record.ROUNDS}"
     for run_id, rows in known.rounds.items():
-        wanted = known.runs.get(run_id, {}).get("run", {}).get("rounds", len(rows))
+        described = known.runs.get(run_id, {}).get("run")
+        wanted = described.get("rounds", len(rows)) if isinstance(described, dict) else len(rows)
         if [row.get("round") for row in rows] != list(range(1, wanted + 1)):
             yield f"{record.ROUNDS}: run {run_id} does not have the rounds 1 to {wanted}"
-    tables = {table.name: table for table in spec.tables(known.paper)} if known.paper in spec.papers() else {}
-    for path in sorted(known.folder.glob("*_values.csv")):
-        name = path.name.removesuffix("_values.csv")
-        study = known.study(tables[name]) if name in tables else None
+    expected = {record.RUNS, record.ROUNDS, record.MANIFEST, record.README}
+    for table in known.tables:
+        study = known.study(table)
         if study is None:
-            why = (
-                "the record lacks runs of every seed it names" if name in tables else f"{known.paper} has no such table"
-            )
-            yield f"{path.name}: {why}"
+            if known.has(table.name + record.VALUES):
+                yield f"{table.name}{record.VALUES}: the record lacks runs of every seed it names"
+                expected |= {path.name for path in known.folder.glob(f"{table.name}*")}
             continue
+        expected |= {table.name + suffix for suffix in record.DRAWN}
         for file, text in study.csv_files().items():
+            expected.add(file)
             yield from _differences(known.folder / file, text)
-    page = known.folder / "README.md"
-    if tables and page.exists() and (text := known.readme()) and text != page.read_text():
-        yield "README.md does not follow from the record; `fedrepro report` writes it again"
+    for run_id in sorted(set(known.runs) - record.named(known.folder)):
+        yield f"{record.RUNS}: run {run_id} belongs to no table here"
+    yield from _manifest(known, again)
+    for path in sorted(known.folder.iterdir()):
+        if path.name not in expected and path.suffix != ".html":  # web pages are made from the notebooks
+            yield f"{path.name} belongs to no table of {known.paper}"
+    text, page = known.readme(), known.folder / record.README
+    if text and not page.exists():
+        yield f"{page.name} is missing; `fedrepro report` writes it"
+    elif text and text.encode() != page.read_bytes():
+        yield f"{page.name} does not follow from the record; `fedrepro report` writes it again"
 
 
-def _not_described(known: Record, run_id: str) -> str | None:
-    try:
-        now = Run.from_dict(known.runs[run_id]["run"]).id
-    except (BadInput, LookupError, TypeError) as error:
-        return f"its description is not a run ({error})"
-    return None if now == run_id else f"its description is that of run {now}"
+def _manifest(known: Record, again: str) -> Iterator[str]:
+    """Tables and files that are gone, that came since, or that have changed."""
+    if not known.has(record.MANIFEST):
+        yield f"{record.MANIFEST} is missing: figures, notebooks and deleted tables cannot be checked; {again}"
+        return
+    now, then = known.described(), known.manifest
+    for name in sorted(set(then["tables"]) ^ set(now["tables"])):
+        gone = name in then["tables"]
+        yield f"{name}: its files are missing" if gone else f"{name}: {record.MANIFEST} does not name this table"
+    wanted = {name + suffix for name in now["tables"] for suffix in record.DRAWN} | set(then["sha256"])
+    for file in sorted(wanted | set(now["sha256"])):
+        if file not in now["sha256"]:
+            yield f"{file} is missing"
+        elif now["sha256"][file] != then["sha256"].get(file):
+            yield f"{file} does not have the checksum of {record.MANIFEST}"
 
 
 def _differences(path: Path, text: str) -> Iterator[str]:
@@ -95,9 +135,17 @@ def _differences(path: Path, text: str) -> Iterator[str]:
     if not path.exists():
         yield f"{path.name} is missing"
         return
-    with open(path, newline="") as file:
-        found = list(csv.reader(file))
+    if path.read_bytes() == text.encode():
+        return
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            found = list(csv.reader(file))
+    except (ValueError, csv.Error) as error:
+        yield f"{path.name} cannot be read ({error})"
+        return
     expected = list(csv.reader(io.StringIO(text)))
+    if found == expected:
+        yield f"{path.name}: its quotes or line ends are not those of the record"
     if found[:1] != expected[:1]:
         yield f"{path.name}: row 1: its columns should be {', '.join(expected[0])}"
         return
@@ -110,8 +158,10 @@ def _differences(path: Path, text: str) -> Iterator[str]:
 
 
 def _train_again(records: list[Record], sample: int, seed: int, workers: int | None) -> int:
-    places = [(known, run_id) for known in records for run_id in sorted(known.runs)
-              if not _not_described(known, run_id)]  # fmt: skip
+    if not sample:
+        return 0
+    places = [(known, run_id) for known in records if known.has(record.RUNS) for run_id in sorted(known.runs)
+              if not known.damage(run_id)]  # fmt: skip
     drawn = random.Random(seed).sample(places, min(sample, len(places)))
     if not drawn:
         return 0
@@ -122,7 +172,7 @@ def _train_again(records: list[Record], sample: int, seed: int, workers: int | N
         print(f"  {change}: digests cannot be equal; data and structure must be the same, the mean accuracy over the "
               f"tested rounds within {100 * TOLERANCE:g} points")  # fmt: skip
     runs, findings = [Run.from_dict(known.runs[run_id]["run"]) for known, run_id in drawn], 0
-    with tempfile.TemporaryDirectory(prefix="fedrepro-verify-") as store:
+    with scratch.folder() as store:
         sweep(runs, store=store, workers=workers)
         for (known, run_id), run in zip(drawn, runs, strict=True):
             summary, rows = read_result(Path(store) / run_id)
@@ -144,13 +194,16 @@ def _compare(known: Record, run_id: str, summary: dict, rows: list[dict]) -> str
     recorded = known.runs[run_id]
     if recorded["data"] != summary["data"] and recorded["data"].get("sha256") != summary["data"].get("sha256"):
         return f"DIFFERS: the data are others: recorded {recorded['data']}, now {summary['data']}"
+    if "costs" in recorded and recorded["costs"] != (costs := round_costs(Run.from_dict(recorded["run"]))):
+        return f"DIFFERS: costs recorded {recorded['costs']}, now {costs}"
+    then = known.rounds.get(run_id, [])
     if _elsewhere(recorded):
-        return _compare_in_kind(known.rounds.get(run_id, []), rows)
-    for before, now in zip(known.rounds.get(run_id, []), rows, strict=False):
-        for column in [c for c in before if c not in CLOCKS]:
-            if repr(before[column]) != repr(now.get(column)):
+        return _compare_in_kind(then, rows)
+    for before, now in zip_longest(then, rows if then else [], fillvalue={}):
+        for column in [c for c in {**before, **now} if c not in CLOCKS]:
+            if repr(before.get(column)) != repr(now.get(column)):
                 return (
-                    f"DIFFERS first in round {now['round']}: {column} recorded {before[column]!r}, "
+                    f"DIFFERS first in round {(now or before)['round']}: {column} recorded {before.get(column)!r}, "
                     f"now {now.get(column)!r}"
                 )
     if recorded["digest"] != summary["digest"]:
@@ -163,7 +216,7 @@ def _compare(known: Record, run_id: str, summary: dict, rows: list[dict]) -> str
 def _elsewhere(recorded: dict) -> list[str]:
     """What decides the last bits of a result and differs here from where it was recorded."""
     here = {"torch": torch.__version__, **_arithmetic(machine())}
-    then = {"torch": recorded["versions"]["torch"], **_arithmetic(recorded["machine"])}
+    then = {"torch": recorded["versions"].get("torch"), **_arithmetic(recorded["machine"])}
     return [f"{name} was {then[name]}, is {here[name]}" for name in here if here[name] != then[name]]
 
 
@@ -175,14 +228,14 @@ def _arithmetic(found: dict) -> dict[str, str]:
 def _compare_in_kind(recorded: list[dict], rows: list[dict]) -> str | None:
     """Where rounding differs, training takes another path: the same structure, and accuracy within TOLERANCE."""
     for before, now in zip_longest(recorded, rows, fillvalue={}):
-        if list(before) != list(now) or before["round"] != now["round"]:
+        if (set(before) ^ set(now)) - set(CLOCKS) or before["round"] != now["round"]:
             return f"DIFFERS: other rounds or columns from round {(now or before)['round']} on"
     sent = [column for column in recorded[0] if column.startswith(("bytes", "buffer_bytes"))]
     for column in sent:  # later rounds may send what training decides
         if recorded[0][column] != rows[0][column]:
             return f"DIFFERS: {column} of the first round recorded {recorded[0][column]}, now {rows[0][column]}"
     gaps = [now["accuracy"] - before["accuracy"] for before, now in zip(recorded, rows, strict=True)]
-    gap = abs(sum(g for g in gaps if g == g) / sum(g == g for g in gaps))
+    gap = abs(sum(g for g in gaps if g == g) / max(sum(g == g for g in gaps), 1))
     if gap > TOLERANCE:
         return f"DIFFERS: mean accuracy by {100 * gap:.2f} points; {100 * TOLERANCE:g} are allowed"
     return None

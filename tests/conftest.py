@@ -2,9 +2,11 @@ import time
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
-from fedrepro import Run
+from fedrepro import Run, record
 from fedrepro.explore.drawing import canvas, png
+from fedrepro.report import Study
 
 torch.set_num_threads(1)
 
@@ -31,3 +33,30 @@ def redraw_budget() -> float:
         png(figure)
         taken.append(time.process_time() - start)
     return max(BUDGET, BARE * min(taken))
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory):
+    """FedBR's Tables IV and V at smoke scale, two seeds, recorded: `results` and `runs` below this folder."""
+    home = tmp_path_factory.mktemp("smoke")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDREPRO_RESULTS", str(home / "results"))
+        patch.setenv("FEDREPRO_STORE", str(home / "runs"))
+        study = Study("fedbr/table4_5_interval", "smoke", seeds=2, workers=1).run()
+        study.save(Figure())
+        (study.folder / f"{study.table.name}.ipynb").write_text("the executed notebook")
+        record.write(study.folder, study.store)
+    return home
+
+
+@pytest.fixture(scope="session")
+def as_cpu_scale(smoke):
+    """as_cpu_scale(place): the smoke results as if they were of cpu scale: tables and figures, no runs."""
+
+    def copy(place):
+        place.mkdir(parents=True)
+        for file in (smoke / "results/smoke/fedbr").glob("table*.[cs]*v*"):
+            content = file.read_bytes()
+            (place / file.name).write_bytes(content.replace(b"smoke", b"cpu") if file.suffix == ".csv" else content)
+
+    return copy

@@ -58,6 +58,9 @@ BAD = {  # arguments after "run": what the one line says
     "--method fedprox --hp name=1": "hp.name: ...'name'...allowed: mu, partial",
     "--data nope": "data: 'nope'...allowed: cifar10",
     "--data synthetic:size=4": "data option size: 4...allowed: 8 to 256",
+    "--data synthetic:size=8,size=9": "data: 'synthetic:size=8,size=9'...allowed: size once",
+    "--data digits:": "data: 'digits:'...allowed: digits, or digits:key=value",
+    "--model lenet:": "model: 'lenet:'...allowed: lenet, or lenet:key=value",
     "--model nope": "model: 'nope'...allowed: cnn_ama",
     "--model squeezenet": "model: ...squeezenet...allowed: images of at least",
     "--split nope": "split: 'nope'...allowed: dirichlet",
@@ -412,6 +415,29 @@ def test_ctrl_c_and_the_same_command_again(fed, tmp_path, workers):
     assert code == 0
     whole = train(Run(rounds=60, samples=40, epochs=1), workers=1)
     assert json.loads(out)["digest"] == whole.digest
+
+
+def test_an_interruption_that_python_drops_is_raised_again():
+    """Exceptions in finalizers and callbacks of fork() are only printed; the program would go on."""
+    script = """
+import os, signal, sys, time
+from fedrepro import cli
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+def papers(args):
+    Late()
+    time.sleep(60)
+
+cli.papers = papers
+sys.exit(cli.main(["papers"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 143
+    assert done.stderr == "fedrepro: terminated; with --store the same command goes on from here\n"
 
 
 def test_as_a_program():

@@ -1,6 +1,8 @@
 """The report page: all that is committed is on it, every link leads somewhere, nothing comes from elsewhere."""
 
+import base64
 import csv
+import hashlib
 import json
 import re
 import shutil
@@ -8,13 +10,14 @@ import subprocess
 from collections import Counter
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
 
 from fedrepro import page, spec
 from fedrepro.cli import main
+from fedrepro.verdict import MARKS, Effect, word
 
-PLACE = "reduced/fedbr"
-COMMITTED = spec.HOME / "results" / PLACE
+TABLE = "table4_5_interval"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 VOID = {"meta", "img", "input"}
 
@@ -43,17 +46,27 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """FedBR's committed results without their notebooks, Fig. 4 left out, another small scale beside it."""
-    results = tmp_path_factory.mktemp("page") / "results"
-    shutil.copytree(COMMITTED, results / PLACE, ignore=shutil.ignore_patterns("*.ipynb", "*.html", "fig4*"))
-    (results / "cpu/fedbr").mkdir(parents=True)
-    for file in COMMITTED.glob("table2*.*"):
-        if file.suffix in (".csv", ".svg"):
-            shutil.copy(file, results / "cpu/fedbr" / file.name)
+def scales():
+    """The page of this test has the smoke scale, which is made in seconds, and calls it so."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "SCALES", ("cpu", "smoke"))
+        patch.setitem(page.EXPLAINED, "smoke", "generated images")
         patch.setattr(spec, "papers", lambda: ["fedbr"])
-        assert main(["report", str(results)]) == 0
+        yield
+
+
+@pytest.fixture(scope="module")
+def committed(smoke):
+    return smoke / "results/smoke/fedbr"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, committed, scales, as_cpu_scale):
+    """FedBR's Tables IV and V at two scales, without their notebooks; its other tables have not run."""
+    results = tmp_path_factory.mktemp("page") / "results"
+    shutil.copytree(committed, results / "smoke/fedbr", ignore=shutil.ignore_patterns("*.ipynb", "*.html"))
+    as_cpu_scale(results / "cpu/fedbr")
+    assert main(["report", str(results)]) == 0
     return results / "index.html"
 
 
@@ -67,29 +80,40 @@ def reader(text):
     return Reader(text)
 
 
-def verdicts(table=""):
-    for path in COMMITTED.glob(f"{table}*_verdicts.csv"):
-        if not path.name.startswith("fig4"):
-            with open(path, newline="") as file:
-                yield from csv.DictReader(file)
+@pytest.fixture(scope="module")
+def verdicts(committed):
+    """claim -> state, by the CSV file."""
+    found = pd.read_csv(committed / f"{TABLE}_verdicts.csv").set_index("claim")["verdict"]
+    states = {word(state, "smoke"): state for state in MARKS}
+    return {claim: states[verdict] for claim, verdict in found.items()}
 
 
-def test_every_claim_with_its_verdict(text, reader):
+def test_every_claim_with_its_verdict(text, verdicts):
     with open(spec.REPRODUCE / "fedbr/claims.csv", newline="") as file:
         claims = [line["id"] for line in csv.DictReader(file)]
-    judged = {line["claim"]: line["verdict"] for line in verdicts()}
-    for claim in claims:
+    states = {claim: verdicts.get(claim, page.NOT_RUN) for claim in claims}
+    for claim, state in states.items():
         classes = set(re.findall(rf'data-verdict="([\w-]+)">(?:(?!data-verdict).)*?· {claim}<', text, re.S))
-        assert page._class(judged.get(claim, page.NOT_RUN)) in classes
-    counts = Counter(judged.get(claim, page.NOT_RUN) for claim in claims)
-    assert counts[page.NOT_RUN] == 3  # those of Fig. 4
-    shown = re.search(r"At reduced scale.*?legend(.*?)</div>", text, re.S)[1]
-    assert dict(re.findall(r"<strong>(\d+)</strong> ([\w ]+)<", shown)) == {
-        str(number): page._short(name) for name, number in counts.items()
-    }
+        assert classes == {page._class(state)}
+    for scale in ("smoke", "cpu"):  # each has totals of its own, in its own words
+        counts = Counter(word(state, scale) for state in states.values())
+        for shown in re.findall(rf"<b>At {scale} scale.*?legend(.*?)</div>", text, re.S):
+            found = re.findall(r"<strong>(\d+)</strong> ([^<]+)<", shown)
+            assert {name: int(number) for number, name in found} == counts
+    assert "reproduced</" not in re.sub(r"<(h1|title)>.*?</\1>", "", text)
 
 
-def test_links(built, text, reader):
+def test_every_effect_is_drawn(text, committed, verdicts):
+    effects = pd.read_csv(committed / f"{TABLE}_effects.csv")
+    assert len(effects) > 1 and set(effects["claim"]) <= set(verdicts)
+    drawn = re.findall(r'<svg class="ci (\w+)"', text)
+    assert Counter(drawn) == Counter(2 * effects["state"].tolist())  # at both scales
+    for effect in effects.itertuples():
+        assert f"<span>{effect.what}</span><svg" in text
+        assert f"{effect.mean:+.3g} ± {effect.half:.3g}" in text
+
+
+def test_links(built, text, reader, committed):
     ids = reader.all("id")
     assert len(ids) == len(set(ids))
     runs = json.loads(re.search(r'id="runs">(.*?)</script>', text, re.S)[1])
@@ -100,18 +124,61 @@ def test_links(built, text, reader):
             assert link[1:] in ids
         else:
             assert (built.parent / link).exists(), link
-    assert set(runs) == set(json.loads((COMMITTED / "runs.json").read_text()))
+    assert set(runs) == set(json.loads((committed / "runs.json").read_text()))
     assert not re.search(r"(?:src|href|url|@import)[^\n]{0,3}https?:", text)
     assert not reader.open or reader.open == ["html"]
 
 
-def test_every_number_leads_to_its_runs(text):
-    with open(COMMITTED / "fig3_convergence.csv", newline="") as file:
+def test_every_number_leads_to_its_runs(text, committed):
+    with open(committed / f"{TABLE}.csv", newline="") as file:
         for line in csv.DictReader(file):
-            row = re.search(rf"<tr><th>{line['method']}</th>(.*?)</tr>", text)[1]  # Fig. 3 comes first
-            assert f"{float(line['measured']):.4g} ±" in row
+            row = re.search(rf"<tr><th>{line['reading']}</th><th>{line['tau']}</th>(.*?<a href.*?)</tr>", text)[1]
             for run in line["runs"].split():
                 assert f'href="#run-{run}"' in row
+            shown = float(line["measured"])
+            assert f">{shown:.4g}" in text
+
+
+def test_the_policy_lets_only_this_style_and_script_in(text, reader):
+    """Each inline style and script has its hash in the policy, and nothing else could run, load or be styled."""
+    (policy,) = (found["content"] for _, found in reader.found if found.get("http-equiv") == "Content-Security-Policy")
+    rules = {rule.split()[0]: rule.split()[1:] for rule in policy.split("; ")}
+    for tag, rule in (("style", "style-src"), ("script", "script-src")):
+        (inline,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        digest = hashlib.sha256(inline.encode()).digest()
+        assert rules[rule] == [f"'sha256-{base64.b64encode(digest).decode()}'"]
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == ["'none'"]
+    assert rules["img-src"] == ["'self'", "file:"]
+    assert text.index("Content-Security-Policy") < text.index("<style>")
+    for tag, attributes in reader.found:
+        assert not [name for name in attributes if name == "style" or name.startswith("on")], tag
+
+
+EVIL = '"><script>alert(1)</script>'
+
+
+@pytest.mark.parametrize(
+    ("suffix", "column"), [("_verdicts", "claim"), ("_effects", "what"), ("_verdicts", "reason"), ("", "runs")]
+)
+def test_ids_are_escaped_as_texts_are(tmp_path, scales, as_cpu_scale, suffix, column):
+    place, file = tmp_path / "cpu/fedbr", f"{TABLE}{suffix}.csv"
+    as_cpu_scale(place)
+    table = pd.read_csv(place / file, dtype=str, keep_default_na=False)
+    table[column] = EVIL
+    table.to_csv(place / file, index=False)
+    made = page.build(tmp_path).read_text()
+    assert "<script>alert" not in made
+    assert "&lt;script&gt;alert(1)" in made or "&lt;scri" in made
+
+
+@pytest.mark.parametrize("content", [b"run,seed\n\xff\xfe,0\n", b"", b"a\n1\n", b'run,seed\n"x'])
+def test_a_file_that_cannot_be_read_is_said_in_one_line(tmp_path, scales, as_cpu_scale, capsys, content):
+    place = tmp_path / "cpu/fedbr"
+    as_cpu_scale(place)
+    (place / f"{TABLE}_values.csv").write_bytes(content)
+    assert main(["report", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{TABLE}_values.csv cannot be read" in line or "is not as it was made" in line
 
 
 def test_deviations_lead_to_errata(reader):
@@ -121,29 +188,25 @@ def test_deviations_lead_to_errata(reader):
         assert len(page.errata()[paper]) > 5
 
 
-@pytest.mark.parametrize(
-    ("evidence", "tones"),
-    [
-        ("a − b: +0.2 ± 0.1; a − c: -0.2 ± 0.1; a − d: +1e-05 ± 0.1", ["reproduced", "contradicted", "inconclusive"]),
-        ("a − b: +0.2 (one seed); a − c: -0.1 (one seed)", []),
-        (
-            "a − b: +0.2 ± 0.1; a − c: target not reached with 2 of 3 seeds; b − c: -1 ± 0.1",
-            ["reproduced", "contradicted"],
-        ),
-        ("a summary; its parts are judged one by one", []),
-        ("an absolute number, judged at paper scale only", []),
-        ("", []),
-    ],
-)
-def test_intervals_are_drawn_against_zero(evidence, tones):
-    drawn = page._evidence(evidence)
-    assert re.findall(r'class="ci (\w+)"', drawn) == tones
-    for item in filter(None, evidence.split("; ")):
-        assert item.split(": ")[-1] in drawn
-    if tones:  # the first lies right of zero, the second left of it
-        zero = float(re.search(r'zero" d="M([\d.]+)', drawn)[1])
-        ends = [tuple(map(float, pair)) for pair in re.findall(r'<path d="M([\d.]+) 7H([\d.]+)"', drawn)]
-        assert ends[0][0] > zero > ends[1][1]
+def test_intervals_are_drawn_against_what_is_claimed():
+    def effect(mean, half, low=0.0, high=float("inf"), state="open", bound=""):
+        return Effect("a − b", mean, half, low, high, bound, 2.0, 0.1, 1.0, state, 3, None, "s")
+
+    drawn = page._drawn([effect(0.2, 0.1, state="holds"), effect(-0.2, 0.1, state="opposite"), effect(1e-5, 0.1)])
+    assert re.findall(r'class="ci (\w+)"', drawn) == ["holds", "opposite", "open"]
+    zero = float(re.search(r'zero" d="M([\d.]+)', drawn)[1])
+    ends = [tuple(map(float, pair)) for pair in re.findall(r'<path d="M([\d.]+) 7H([\d.]+)"', drawn)]
+    assert ends[0][0] > zero > ends[1][1]  # the first lies right of zero, the second left of it
+    assert ends[2][0] < zero < ends[2][1]
+    assert "<span>+0.2 ± 0.1 s</span>" in drawn
+
+    near = page._drawn([effect(0.5, 0.1, -1.0, 1.0, "holds")])
+    assert near.count('class="zero"') == 2 and "within ±1" in near
+    alone = page._drawn([effect(0.2, None), effect(float("nan"), None), effect(3.0, 1.0, bound="at least")])
+    assert alone.count("<svg") == 1
+    for words in ("+0.2 s", "target not reached", "at least +3 ± 1 s"):
+        assert f"<span>{words}</span>" in alone
+    assert page._drawn([]) == ""
 
 
 def test_no_results_is_said(tmp_path, capsys):
@@ -151,29 +214,30 @@ def test_no_results_is_said(tmp_path, capsys):
     assert "results: " in capsys.readouterr().err
 
 
-def open_run():
-    run, known = next(iter(json.loads((COMMITTED / "runs.json").read_text()).items()))
+def open_run(committed, verdicts):
+    run, known = next(iter(json.loads((committed / "runs.json").read_text()).items()))
     return f"#run-{run}", "", rf"<dialog[^>]* open.*Run {run}.*{known['digest']}.*{known['commit']}"
 
 
-def only_inconclusive():
-    number = sum(line["verdict"] == "inconclusive" for line in verdicts())
-    number += sum(line["verdict"] == "inconclusive" for line in verdicts("table2"))  # of the other scale
-    return "", "document.querySelector('nav [data-verdict=inconclusive]').click()", f">{number} claims shown<"
+def only_not_testable(committed, verdicts):
+    number = 2 * list(verdicts.values()).count("not testable")  # at two scales
+    return "", "document.querySelector('nav [data-verdict=not-testable]').click()", f">{number} claims shown<"
 
 
-def only_cpu():
-    number = len(list(verdicts("table2"))) + 3  # those of Fig. 4, which has not run at any scale
+def only_cpu(committed, verdicts):
+    with open(spec.REPRODUCE / "fedbr/claims.csv", newline="") as file:
+        number = sum(1 for _ in csv.DictReader(file))  # what has not run is shown for every scale
     return "", "scales.value = 'cpu'; scales.onchange()", f">{number} claims shown<"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.parametrize("case", [open_run, only_inconclusive, only_cpu])
-def test_in_a_browser(built, text, case):
+@pytest.mark.parametrize("case", [open_run, only_not_testable, only_cpu])
+def test_in_a_browser(built, text, committed, verdicts, case):
     """From the file system: a run's window opens, the filters count what the CSV files say."""
-    address, script, expected = case()
+    address, script, expected = case(committed, verdicts)
     copy = built.with_name("tried.html")
-    copy.write_text(text.replace("</html>", f"<script>{script}</script></html>"))
+    allowed = f"script-src {page._source(script)} "
+    copy.write_text(text.replace("script-src ", allowed, 1).replace("</html>", f"<script>\n{script}</script></html>"))
     seen = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
                            "--dump-dom", f"{copy.as_uri()}{address}"], capture_output=True, text=True,
                           timeout=120).stdout  # fmt: skip

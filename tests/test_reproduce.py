@@ -52,7 +52,10 @@ def test_a_failing_notebook_does_not_stop_the_others(paper, capsys):
 
     folder = paper / "results/smoke/fedbr"
     made = {p.name for p in folder.iterdir() if p.name.startswith(TABLE)}
-    assert made == {f"{TABLE}{s}" for s in (".ipynb", ".html", ".csv", "_values.csv", "_verdicts.csv", ".png", ".svg")}
+    assert made == {
+        f"{TABLE}{s}"
+        for s in (".ipynb", ".html", ".csv", "_values.csv", "_verdicts.csv", "_effects.csv", ".png", ".svg")
+    }
     values = pd.read_csv(folder / f"{TABLE}_values.csv")
     assert set(values["scale"]) == {"smoke"}
     for run in values["run"]:

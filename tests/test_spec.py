@@ -12,6 +12,7 @@ import pytest
 from fedrepro import spec
 from fedrepro.errors import BadInput
 from fedrepro.report import Study, _measure
+from fedrepro.verdict import Verdict, judge
 
 TABLES = [f"{paper}/{table.name}" for paper in spec.papers() for table in spec.tables(paper)]
 
@@ -46,6 +47,8 @@ def edited(tmp_path):
         ),
         ('file = "table2.csv"', 'file = "tabel2.csv"', "'tabel2.csv' cannot be read"),
         ('kind = "final"', 'kind = "finale"', "'finale' is none of final"),
+        ('kind = "final"', 'kind = "final"\nseedless = "yes"', "'accuracy'.seedless: 'yes' is neither true nor labels"),
+        ('kind = "final"', 'kind = "final"\nseedless = { dataset = "X" }', "seedless: dataset = 'X' is no place"),
         ('id = "fedbr-c30"', 'id = "fedbr-c99"', "fedbr-c99: is not in claims.csv"),
         ('where = { dataset = "CIFAR10" }', 'where = { dataset = "CIFAR11" }', "dataset = 'CIFAR11' is no place"),
         ('kind = "compare"', 'kind = "beats"', "'beats' is none of best"),
@@ -70,6 +73,7 @@ def edited(tmp_path):
             "'loss' is none of accuracy",
         ),
         ("[[claim]]", '[groups]\ntitle = "by delta"\n[[claim]]', "groups.measure: is missing"),
+        ("use =", 'curves = ["acuracy"]\nuse =', "curves: 'acuracy' is not valid"),
         ("title =", "title", "table2_temperature.toml: "),
     ],
 )
@@ -121,15 +125,15 @@ def test_targets_of_each_data_set():
         assert [spec.target(measure, {"dataset": d}) for d in ("CIFAR10", "CIFAR100")] == [0.78, 0.49]
 
 
-def judged(study, claim_id: str) -> dict:
+def judged(study, claim_id: str) -> Verdict:
     (claim,) = [claim for claim in study.table.claims() if claim["id"] == claim_id]
-    return study._judge(claim, study.table.reported_rows())
+    return judge(claim, study.values, study.scale, study.axes, study.measures, study.table.reported_rows())
 
 
 def as_measured(study, rows) -> list[dict]:
-    """Rows of the paper's numbers as if every cell they belong to had been measured so with two seeds."""
+    """Rows of the paper's numbers as if every cell they belong to had been measured so with three seeds."""
     places = [cell.labels for cell in study.cells]
-    return [{**place, **row, "seed": seed} for row in rows for place in places for seed in (0, 1)
+    return [{**place, **row, "seed": seed} for row in rows for place in places for seed in (0, 1, 2)
             if all(row.get(axis, label) == label for axis, label in place.items())]  # fmt: skip
 
 
@@ -138,10 +142,10 @@ def test_the_papers_own_numbers_pass_the_judge(claim):
     """And no longer do if FedBR were as FedProx: 1,479 s, 138.3 GB, 70.3%."""
     study = Study("fedbr/fig5_6_resources", "paper")
     study.values = pd.DataFrame(as_measured(study, study.table.reported_rows()))
-    assert judged(study, claim)["verdict"] == "reproduced"
+    assert judged(study, claim).word == "reproduced"
     others = study.values[study.values["method"] != "FedBR"]
     study.values = pd.concat([others, others[others["method"] == "FedProx"].assign(method="FedBR")])
-    assert judged(study, claim)["verdict"] == "contradicted"
+    assert judged(study, claim).word == "contradicted"
 
 
 def test_fedmlb_under_limited_communication_by_the_papers_own_numbers():  # FB-25
@@ -150,11 +154,12 @@ def test_fedmlb_under_limited_communication_by_the_papers_own_numbers():  # FB-2
     at_50_gb = [{**place, "method": "FedAvg", "value": 0.708}, {**place, "method": "FedMLB", "value": 0.723}]
     study.values = pd.DataFrame(as_measured(study, [*study.table.reported_rows(), *at_50_gb]))
     found = judged(study, "fedbr-c39")
-    assert found["verdict"] == "contradicted"
-    assert "[time to target] CIFAR10 FedMLB − FedAvg: +1.02e+03" in found["evidence"]
-    assert "[accuracy within the traffic budget] CIFAR10 FedAvg − FedMLB: -0.015" in found["evidence"]
-    assert judged(study, "fedbr-c26")["verdict"] == "reproduced"  # 1,034 s and 1,782 s
-    assert judged(study, "fedbr-c27")["verdict"] == judged(study, "fedbr-c28")["verdict"] == "reproduced"
+    assert found.word == "contradicted"
+    effects = {effect.what: (effect.state, round(effect.mean, 3)) for effect in found.effects}
+    assert effects["[time to target] CIFAR10 FedMLB − FedAvg"] == ("holds", 1018)
+    assert effects["[accuracy within the traffic budget] CIFAR10 FedAvg − FedMLB"] == ("opposite", -0.015)
+    assert judged(study, "fedbr-c26").word == "reproduced"  # 1,034 s and 1,782 s
+    assert judged(study, "fedbr-c27").word == judged(study, "fedbr-c28").word == "reproduced"
 
 
 def test_each_reading_is_judged_on_its_own():
@@ -162,12 +167,11 @@ def test_each_reading_is_judged_on_its_own():
     study = Study("fedbr/fig3_convergence", "paper")
     study.values = pd.DataFrame(as_measured(study, study.table.reported_rows()))
     assert study.values["reading"].nunique() == 2
-    assert judged(study, "fedbr-c05")["verdict"] == "reproduced"
+    assert judged(study, "fedbr-c05").word == "reproduced"
     study.values["value"] += study.values["reading"].map({"sampled clients": 0.03, "all clients": -0.03})
     found = judged(study, "fedbr-c05")
-    assert (
-        found["verdict"] == "contradicted" and "all clients tolerance − |CIFAR10 FedAvg − 0.714|" in found["evidence"]
-    )
+    assert found.word == "contradicted"
+    assert "all clients CIFAR10 FedAvg" in {effect.what for effect in found.effects if effect.state == "opposite"}
 
 
 @pytest.mark.parametrize("scale", spec.SCALES)
@@ -201,6 +205,20 @@ def test_reported_numbers_are_the_papers():
     assert several[("FedAvg", "rounds to the higher target")] == (1000, True)
 
 
+def test_curves_by_hand():
+    """Two seeds, tested in rounds 2 and 4: the mean and the half-width t(0.975, 1) s / sqrt(2) of each."""
+    study = Study("fedmlb/table7_loss_weights", "smoke", 2)
+    study.table.content["curves"] = ["accuracy"]
+    cell = {"lambda1": "1", "lambda2": "0"}
+    study.rounds = pd.DataFrame([{**cell, "seed": s, "round": t, "accuracy": a} for s, accuracies in
+                                 enumerate(([None, 0.1, None, 0.4], [None, 0.3, None, 0.4]))
+                                 for t, a in enumerate(accuracies, 1)])  # fmt: skip
+    second, fourth = study.curves().to_dict("records")
+    assert second == {"column": "accuracy", **cell, "round": 2, "mean": pytest.approx(0.2), "seeds": 2,
+                      "interval": pytest.approx(12.7062 * 0.1, rel=1e-4)}  # fmt: skip
+    assert (fourth["round"], fourth["mean"], fourth["interval"]) == (4, 0.4, 0)
+
+
 def test_groups_by_hand():
     """Table 6 from Table 5: the cells with equally many paths, whatever the seed."""
     study = Study("fedmlb/table5_6_pathways", "paper")
@@ -217,7 +235,7 @@ def test_groups_by_hand():
 def test_every_claim_is_judged_by_exactly_one_table(paper):
     with open(spec.REPRODUCE / paper / "claims.csv") as file:
         known = [line["id"] for line in csv.DictReader(file)]
-    judged = [claim["id"] for table in spec.tables(paper) for claim in table.claims()]
+    judged = [claim for table in spec.tables(paper) for claim in {c["id"] for c in table.claims()}]
     assert sorted(judged) == sorted(known)
 
 

@@ -1,21 +1,26 @@
 """Disks fill up, workers die, two processes meet: no finished round is lost and the message says so."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import pytest
 import torch
 
-from fedrepro import rounds, train
+from fedrepro import Run, rounds, scratch, train
+from fedrepro.cli import main
 from fedrepro.errors import BadInput, Failure
 from fedrepro.executor import Processes
-from fedrepro.store import Clients, Store, load_tensors, save_tensors
+from fedrepro.store import SUMMARY, Clients, Store, load_tensors, save_tensors
 from fedrepro.tree import Tree
+
+KEPT = {"lock", "run.json", "rounds.csv", "weights.pt", "result.json"}  # of a finished run
 
 
 def test_full_disk_loses_no_finished_round(small, tmp_path, monkeypatch):
@@ -194,6 +199,138 @@ def test_a_finished_runs_rounds_are_covered(small, tmp_path):
         file.write_text("\n".join([head, first, ",".join(values)]) + "\n")
         with pytest.raises(BadInput, match=r"rounds.csv cannot be read \(its rows are not those"):
             train(run, store=tmp_path, workers=1)
+
+
+def changed(value):
+    return {str: "x", dict: {"x": 1}, float: 0.5}.get(type(value))
+
+
+@pytest.mark.parametrize("key", SUMMARY)
+@pytest.mark.parametrize("damage", ["missing", "of another kind", "another"])
+def test_every_key_of_a_finished_run_counts(small, tmp_path, key, damage):
+    """A changed description, digest or provenance is refused in one line, as is what lacks one."""
+    run = small(rounds=1)
+    train(run, store=tmp_path, workers=1)
+    file = tmp_path / run.id / "result.json"
+    summary = json.loads(file.read_text())
+    value = summary.pop(key)
+    if damage != "missing":
+        summary[key] = [] if damage == "of another kind" else changed(value)
+    file.write_text(json.dumps(summary))
+    with pytest.raises(BadInput, match=r"result.json cannot be read \(|rounds.csv cannot be read \(its rows"):
+        train(run, store=tmp_path, workers=1)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"{}", b"\xff", b"[" * 100_000])
+def test_a_result_of_the_wrong_shape(small, tmp_path, content):
+    run = small(rounds=1)
+    train(run, store=tmp_path, workers=1)
+    (tmp_path / run.id / "result.json").write_bytes(content)
+    with pytest.raises(BadInput, match=r"result.json cannot be read"):
+        train(run, store=tmp_path, workers=1)
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "x" * 200 + "/" + "y/" * 2000, "x/" * 1990 + "x"])
+@pytest.mark.parametrize("command", ["run", "sweep", "reproduce"])
+def test_a_store_path_that_is_too_long(tmp_path, monkeypatch, capsys, path, command):
+    """The last of them would still hold a run's folder, but not the names of its temporary files."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--store", path, "--rounds", "1"]
+    if command == "reproduce":
+        monkeypatch.setenv("FEDREPRO_STORE", path)
+        words = ["fedbr", "--scale", "smoke"]
+    assert main([command, *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is not a folder that can be written (File name too long)" in line
+    assert len(line) < 300
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_what_a_killed_writer_left_is_removed_when_the_run_is_opened(small, tmp_path, finished):
+    run = small(method="scaffold", rounds=3)
+    going = rounds(run, store=tmp_path, workers=1)
+    next(going), next(going)
+    if finished:
+        list(going)
+    going.close()
+    folder = tmp_path / run.id
+    (folder / "clients").mkdir(exist_ok=True)
+    left = [
+        folder / f".rounds.csv.{scratch.owner()}abc",
+        folder / "clients" / ".0-1.pt.abc",
+        folder / ".checkpoint.pt.x",
+    ]
+    for path in left:
+        path.write_bytes(b"half")
+    going = rounds(run, store=tmp_path, workers=1)
+    next(going)
+    assert not any(path.exists() for path in left)
+    list(going)
+    assert {path.name for path in folder.iterdir()} == KEPT
+
+
+def test_a_writer_killed_in_the_middle(small, tmp_path):
+    """Its half-written file is there, and gone once the run is opened again."""
+    script = f"""
+import os, torch
+from fedrepro import Run, store, train
+def killed(value, file): file.write(b"half"), file.flush(), os.kill(os.getpid(), 9)
+torch.save = killed
+train(Run.from_dict({small(rounds=2).described!r}), store={str(tmp_path)!r}, workers=1)
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
+    folder = tmp_path / small(rounds=2).id
+    assert [path.read_bytes() for path in folder.glob(".checkpoint.pt.*")] == [b"half"]
+    train(small(rounds=2), store=tmp_path, workers=1)
+    assert {path.name for path in folder.iterdir()} == KEPT
+
+
+SPILLED = """
+import sys
+from fedrepro import cli, store
+store.Clients.__init__.__defaults__ = (1,)
+sys.exit(cli.main(["run", "--method", "scaffold", "--rounds", "500", "--epochs", "1", "--workers", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_temporary_folders_go_with_their_process(tmp_path, sent, code, workers):
+    """On SIGTERM and Ctrl-C at once; what kill -9 leaves, at the next start. Others' folders stay."""
+    going = subprocess.Popen([sys.executable, "-c", SPILLED, str(workers)], stdout=subprocess.PIPE, text=True,
+                             stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)},
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))  # fmt: skip
+    for _ in range(3):
+        going.stdout.readline()
+    assert len(list(tmp_path.glob("fedrepro-*"))) == 1
+    going.send_signal(sent)
+    _, err = going.communicate(timeout=60)
+    assert going.returncode == code
+    assert "Traceback" not in err
+    assert len(list(tmp_path.glob("fedrepro-*"))) == (sent == signal.SIGKILL)
+    mine = [tmp_path / f"fedrepro-{scratch.owner()}mine", tmp_path / "fedrepro-elsewhere-1-theirs"]
+    for path in mine:
+        path.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        main(["papers"])
+    assert sorted(tmp_path.glob("fedrepro-*")) == sorted(mine)
+
+
+def test_sigterm_saves_the_rounds_made(small, tmp_path):
+    command = [sys.executable, "-m", "fedrepro.cli", "run", "--rounds", "300", "--epochs", "1", "--workers", "2",
+               "--store", str(tmp_path)]  # fmt: skip
+    going = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(5):
+        going.stdout.readline()
+    going.terminate()
+    out, err = going.communicate(timeout=60)
+    assert (going.returncode, err) == (143, "fedrepro: terminated; with --store the same command goes on from here\n")
+    with contextlib.closing(Store(tmp_path, Run(rounds=300, epochs=1))) as folder:
+        assert folder.resume()["t"] >= 5 + out.count("round ")
 
 
 def test_a_damaged_checkpoint_is_not_used(small, tmp_path):

@@ -1,13 +1,16 @@
-"""Verdicts from hand-made values: three seeds, differences whose intervals can be worked out on paper."""
+"""Verdicts from hand-made values: intervals and degrees of freedom that can be worked out on paper."""
 
 import itertools
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 
-from fedrepro.verdict import NOT_TESTABLE, conclude, judge, together
+from fedrepro.verdict import Effect, Verdict, decide, judge, learned, pooled, text, word
 
 AXES = {"method": ["A", "B"], "level": ["0", "5", "9"]}
+NAN = float("nan")
 
 
 def values(a, b):
@@ -19,221 +22,427 @@ def values(a, b):
     return pd.DataFrame(rows)
 
 
+def panel(**methods):
+    """One panel: the numbers of each method, one per seed; "1000+" is a target missed after 1000."""
+    rows = []
+    for method, numbers in methods.items():
+        for seed, number in enumerate(numbers):
+            missed = isinstance(number, str)
+            limit = float(number.rstrip("+")) if missed else NAN
+            rows.append({"method": method, "seed": seed, "value": NAN if missed else number, "limit": limit})
+    return pd.DataFrame(rows), {"method": list(methods)}
+
+
 CLEAR = values([[0.50, 0.51, 0.52], [0.50, 0.51, 0.52], [0.50, 0.51, 0.52]],
                [[0.49, 0.50, 0.51], [0.47, 0.48, 0.49], [0.45, 0.46, 0.47]])  # fmt: skip
 NOISY = values([[0.50, 0.40, 0.60]] * 3, [[0.49, 0.50, 0.51]] * 3)
 BEST = {"id": "x", "kind": "best", "measure": "m", "axis": "method", "winner": "A"}
 
 
-def verdict(claim, table, scale="reduced", better="higher", reported=()):
-    return judge(claim, table, scale, AXES, better, reported)["verdict"]
+def judged(claim, table, scale="reduced", reported=(), axes=AXES, **measure):
+    measures = {"m": {"column": "accuracy", "kind": "final", **measure}}
+    return judge({"measure": "m", **claim}, table.assign(measure="m"), scale, axes, measures, reported)
+
+
+def state(*args, **options):
+    return judged(*args, **options).state
 
 
 def test_paired_by_seed():
     # A - B is exactly 0.01, 0.03, 0.05 with every seed, though the values themselves overlap
-    assert verdict(BEST, CLEAR) == "reproduced"
-    assert verdict({**BEST, "winner": "B"}, CLEAR) == "contradicted"
-    assert verdict(BEST, CLEAR, better="lower") == "contradicted"
-    assert verdict(BEST, NOISY) == "inconclusive"
-
-
-def test_above_a_number():
-    claim = {"id": "x", "kind": "above", "measure": "m", "than": 0.495, "where": {"level": "5"}}
-    assert verdict({**claim, "where": {"level": "5", "method": "A"}}, CLEAR) == "inconclusive"  # 0.51 +- 0.025
-    assert verdict({**claim, "than": 0.48, "where": {"level": "5", "method": "A"}}, CLEAR) == "reproduced"
-    assert verdict({**claim, "than": 0.6}, CLEAR) == "contradicted"
-    assert verdict({**claim, "than": 0.6}, CLEAR, better="lower") == "reproduced"
-    assert verdict({**claim, "where": {"level": "7"}}, CLEAR) == NOT_TESTABLE
-    evidence = judge({**claim, "than": 0.48}, CLEAR, "reduced", AXES, "higher", ())["evidence"]
-    assert evidence == "A − 0.48: +0.03 ± 0.0248; B − 0.48: +0 ± 0.0248"
-
-
-def test_evidence_of_a_cost_is_positive_where_the_claim_holds():
-    found = judge({**BEST, "winner": "B"}, CLEAR, "reduced", AXES, "lower", ())
-    assert found["verdict"] == "reproduced"
-    assert "0 A − B: +0.01" in found["evidence"]
-
-
-def test_one_place_is_the_sum_of_others():
-    table = values([[2.0, 2.2]] * 3, [[1.0, 1.1]] * 3)
-    claim = {"id": "x", "kind": "sum", "axis": "method", "total": "A", "parts": ["B", "B"], "margin": 1e-6}
-    assert verdict(claim, table) == "reproduced"
-    assert verdict({**claim, "parts": ["B"]}, table) == "contradicted"
-    assert verdict({**claim, "total": "C"}, table) == NOT_TESTABLE
-
-
-def test_an_absolute_number_that_does_not_depend_on_the_scale():
-    claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": 0.1, "where": {"method": "A", "level": "0"}}
-    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.52, "censored": False}]
-    assert verdict(claim, CLEAR, reported=reported) == NOT_TESTABLE
-    assert verdict({**claim, "any_scale": True}, CLEAR, reported=reported) == "reproduced"
-    assert verdict({**claim, "any_scale": True, "tolerance": 0.001}, CLEAR, reported=reported) != "reproduced"
-
-
-def test_one_seed_never_reproduces():
-    one = CLEAR[CLEAR["seed"] == 0]
-    assert verdict(BEST, one) == "inconclusive"
+    assert state(BEST, CLEAR) == "holds"
+    assert state({**BEST, "winner": "B"}, CLEAR) == "opposite"
+    assert state(BEST, CLEAR, better="lower") == "opposite"
+    assert state(BEST, NOISY) == "undecided"
 
 
 def test_interval_by_hand():
     # differences 1, 2, 3: mean 2, s = 1, t(0.975, 2) = 4.3027, half-width 4.3027 / sqrt(3) = 2.484
-    found = conclude([("d", [1.0, 2.0, 3.0])])
-    assert found == {"verdict": "inconclusive", "evidence": "d: +2 ± 2.48"}
-    # differences 2, 2.5, 3: s = 0.5, half-width 1.242 < 2.5
-    assert conclude([("d", [2.0, 2.5, 3.0])])["verdict"] == "reproduced"
+    table, axes = panel(A=[1.0, 2.0, 3.0], B=[0.0, 0.0, 0.0])
+    (effect,) = judged(BEST, table, axes=axes).effects
+    assert (effect.mean, effect.df, effect.state) == (2.0, 2.0, "open")
+    assert effect.half == pytest.approx(2.4841, abs=1e-4)
+    assert effect.p == pytest.approx(0.0742, abs=1e-4)  # 2 P(t_2 > 2 sqrt(3))
+    assert text(effect) == "A − B: +2 ± 2.48"
+    # with 4 seeds t(0.975, 3) = 3.1824 and 3.1824 / sqrt(4) = 1.59 < 2
+    assert effect.seeds_needed == 4
 
 
-def test_one_clear_contradiction_outweighs():
-    assert conclude([("a", [1.0, 1.1, 1.2]), ("b", [-1.0, -1.1, -1.2])])["verdict"] == "contradicted"
-    assert conclude([("a", [1.0, 1.1, 1.2]), ("b", [-1.0, 1.0, 0.0])])["verdict"] == "inconclusive"
+def test_the_residual_is_pooled_over_the_panel():
+    """By hand: methods 0, 0, 3 above one another, seed effects 0, 10, 20, and residuals that sum to zero both ways."""
+    residual = np.array([[1.0, -1.0, 0.0], [-1.0, 0.0, 1.0], [0.0, 1.0, -1.0]])
+    numbers = residual + np.array([[0.0], [0.0], [3.0]]) + np.array([0.0, 10.0, 20.0])
+    table, axes = panel(A=numbers[2], B=numbers[0], C=numbers[1])
+    for effect in judged(BEST, table, axes=axes).effects:
+        assert (effect.mean, effect.df) == (3.0, 4.0)  # (3 - 1)(3 - 1)
+        # s^2 = 6 / 4, standard error sqrt(1.5 x 2 / 3) = 1, t(0.975, 4) = 2.7764
+        assert effect.half == pytest.approx(2.7764, abs=1e-4)
+        assert effect.state == "holds"
+    # those that the claim does not name are in the pool all the same
+    assert judged({**BEST, "among": ["B"]}, table, axes=axes).effects[0].half == pytest.approx(2.7764, abs=1e-4)
+    narrowed = {**BEST, "where": {"method": ["A", "B"]}}
+    assert judged(narrowed, table, axes=axes).effects[0].half == pytest.approx(2.7764, abs=1e-4)
 
 
-def test_a_target_not_reached_is_inconclusive():
-    found = conclude([("a", [1.0, float("nan"), 1.2])])
-    assert found["verdict"] == "inconclusive"
-    assert "not reached with 1 of 3 seeds" in found["evidence"]
+def test_pooled_is_the_residual_of_least_squares():
+    """Against a regression on dummies of methods and seeds, which knows nothing of our formula."""
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal((1, 5, 4))
+    contrast = np.array([1.0, 0.0, -1.0, 0.0, 0.0]) / np.sqrt(2)
+    mean, error, df = pooled(y, contrast)
+    design = np.hstack([np.kron(np.eye(5), np.ones((4, 1))), np.kron(np.ones((5, 1)), np.eye(4))[:, 1:]])
+    coefficients, squares, rank, _ = np.linalg.lstsq(design, y[0].ravel(), rcond=None)
+    weights = np.append(contrast, np.zeros(3))
+    variance = squares[0] / (20 - rank) * weights @ np.linalg.pinv(design.T @ design) @ weights
+    assert (mean[0], error[0], df[0]) == pytest.approx((weights @ coefficients, np.sqrt(variance), 12))
 
 
-def test_trends():
-    falls = {
-        "id": "x",
-        "kind": "trend",
-        "measure": "m",
-        "axis": "level",
-        "direction": "falls",
-        "where": {"method": "B"},
-    }
-    assert verdict(falls, CLEAR) == "reproduced"
-    assert verdict({**falls, "direction": "rises"}, CLEAR) == "contradicted"
-    # A does not change with the level: slope 0 with every seed
-    assert verdict({**falls, "where": {"method": "A"}}, CLEAR) == "inconclusive"
+def test_a_pair_whose_spread_differs_stands_alone():
+    rng = np.random.default_rng(0)
+    quiet = rng.normal(0, 0.01, (4, 3))
+    for wild, among, df in (([9.0, 2.0, 16.0], "E", 2), ([9.0, 2.0, 16.0], "B", 2), (quiet[3], "B", 8)):
+        table, axes = panel(A=quiet[0], B=quiet[1], C=quiet[2], D=rng.normal(0, 0.01, 3), E=wild)
+        assert judged({**BEST, "among": [among]}, table, axes=axes).effects[0].df == df
+    # equal differences are no small spread: they are judged by the panel's
+    table, axes = panel(A=[1.0, 2.0, 3.0], B=[0.0, 1.0, 2.0], C=[5.0, 1.0, 2.5], D=[4.0, 4.0, 1.0])
+    (effect,) = judged({**BEST, "among": ["B"]}, table, axes=axes).effects
+    assert effect.half > 1
+    assert effect.df == 6
 
 
-def test_a_gap_that_grows():
-    gap = {"id": "x", "kind": "gap_trend", "measure": "m", "axis": "level", "direction": "rises",
-           "of": {"method": "A"}, "over": {"method": "B"}}  # fmt: skip
-    assert verdict(gap, CLEAR) == "reproduced"
-    assert verdict({**gap, "direction": "falls"}, CLEAR) == "contradicted"
-    # with a cost, B's lower values are better: its lead grows
-    assert verdict({**gap, "of": {"method": "B"}, "over": {"method": "A"}}, CLEAR, better="lower") == "reproduced"
-
-
-def test_nearly_equal():
-    near = {**BEST, "kind": "near", "margin": 0.02, "where": {"level": "0"}}
-    assert verdict(near, CLEAR) == "reproduced"
-    assert verdict({**near, "where": {"level": "9"}}, CLEAR) == "contradicted"
-
-
-def test_comparisons_and_lists_of_labels():
-    pairs = [{"better": {"method": "A", "level": "5"}, "worse": {"method": "B", "level": ["5", "9"]}}]
-    assert verdict({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}, CLEAR) == "reproduced"
-
-
-def test_a_comparison_does_not_leave_out_missed_targets():
-    missed = CLEAR.copy()
-    missed.loc[(missed["method"] == "A") & (missed["level"] == "9") & (missed["seed"] == 1), "value"] = float("nan")
-    pairs = [{"better": {"method": "B"}, "worse": {"method": "A"}}]
-    found = judge({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}, missed, "cpu", AXES, "lower", [])
-    assert found == {"verdict": "inconclusive", "evidence": "A − B: target not reached with 1 of 3 seeds"}
-
-
-def test_a_margin_says_gains_little():
-    pairs = [{"better": {"method": "B", "level": "0"}, "worse": {"method": "A", "level": "0"}, "what": "B − A"}]
-    claim = {"id": "x", "kind": "compare", "measure": "m", "pairs": pairs, "margin": 0.2}
-    assert verdict(claim, CLEAR) == "reproduced"
-    assert judge(claim, CLEAR, "cpu", AXES, "higher", [])["evidence"].startswith("B − A + 0.2")
-
-
-def test_ratio():
-    claim = {"id": "x", "kind": "ratio", "measure": "m", "of": {"method": "A", "level": "0"},
-             "over": {"method": "A", "level": "0"}, "ratio": 1.0, "tolerance": 0.01}  # fmt: skip
-    assert verdict(claim, CLEAR) == "reproduced"
-    assert verdict({**claim, "ratio": 1.5}, CLEAR) == "contradicted"
-    assert verdict({**claim, "of": {"method": "C"}}, CLEAR) == NOT_TESTABLE
-
-
-def test_absolute_numbers_only_at_paper_scale():
-    claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": 0.02, "where": {"method": "A", "level": "0"}}
-    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.51, "censored": False}]
-    assert verdict(claim, CLEAR, "cpu", reported=reported) == NOT_TESTABLE
-    assert verdict(claim, CLEAR, "paper", reported=reported) == "inconclusive"  # 0.01, 0.02, 0.01 inside, n = 3
-    assert verdict({**claim, "tolerance": 0.1}, CLEAR, "paper", reported=reported) == "reproduced"
-    reported[0]["value"] = 0.9
-    assert verdict(claim, CLEAR, "paper", reported=reported) == "contradicted"
-    reported[0]["censored"] = True  # "1000+" is no number to be near to
-    assert verdict(claim, CLEAR, "paper", reported=reported) == NOT_TESTABLE
-
-
-@pytest.mark.parametrize("claim", [{**BEST, "winner": "C"}, {"id": "x", "kind": "untestable", "why": "because"}])
-def test_what_cannot_be_tested(claim):
-    assert verdict(claim, CLEAR) == NOT_TESTABLE
-
-
-def test_each_place_is_a_comparison_of_its_own():
-    table = values([[0.5, 0.51], [0.5, 0.51], [0.3, 0.31]], [[0.4, 0.41], [0.4, 0.41], [0.4, 0.41]])
+def test_cells_are_averaged_before_the_residual_is_taken():
+    """A comparison of means over levels: one number for each method and seed, and then as in a panel."""
+    rng = np.random.default_rng(1)
+    y = rng.standard_normal((3, 3, 4))  # methods, levels, seeds
+    rows = [{"method": m, "level": level, "seed": s, "value": y[i, j, s]}
+            for i, m in enumerate("ABC") for j, level in enumerate(AXES["level"]) for s in range(4)]  # fmt: skip
     claim = {
         "id": "x",
         "kind": "compare",
         "measure": "m",
         "pairs": [{"better": {"method": "A"}, "worse": {"method": "B"}}],
     }
-    assert verdict(claim, table) == "reproduced"  # the mean over the levels: 0.433 against 0.4
-    found = judge({**claim, "each": ["level"]}, table, "reduced", AXES, "higher", ())
-    assert found["verdict"] == "contradicted"
-    assert "level=9 A − B: -0.1" in found["evidence"]
+    (effect,) = judged(claim, pd.DataFrame(rows), axes={"method": list("ABC"), "level": AXES["level"]}).effects
+    mean, error, df = pooled(y.mean(axis=1)[None], np.array([1.0, -1.0, 0.0]) / np.sqrt(2))
+    assert (effect.mean, effect.df) == pytest.approx((mean[0] * np.sqrt(2), df[0]))
+    assert effect.half == pytest.approx(error[0] * np.sqrt(2) * {6: 2.4469, 3: 3.1824}[int(df[0])], rel=1e-4)
 
 
-def test_several_measures_make_one_verdict():
-    yes, no, open_, out = (
-        {"verdict": v, "evidence": v} for v in ("reproduced", "contradicted", "inconclusive", NOT_TESTABLE)
+def test_holm_by_hand():
+    """Three comparisons against the claim: p = 0.01, 0.02, 0.03 become 0.03, 0.04, 0.04."""
+    distance = t.isf(np.array([0.02, 0.01, 0.03]) / 2, 8)
+    _, adjusted, states = decide(-distance, np.ones(3), np.full(3, 8), 0.0, np.inf)
+    assert adjusted == pytest.approx([0.04, 0.03, 0.04])
+    assert list(states) == ["opposite"] * 3
+    _, adjusted, states = decide(-distance / 1.5, np.ones(3), np.full(3, 8), 0.0, np.inf)
+    assert list(states) == ["open"] * 3
+    assert (adjusted > 0.05).all()
+
+
+def test_one_clear_opposite_outweighs():
+    table, axes = panel(A=[1.0, 1.1, 1.2], B=[0.0, 0.15, 0.2], C=[2.0, 2.15, 2.2])
+    found = judged(BEST, table, axes=axes)
+    assert (found.state, found.counts) == ("opposite", "1 of 2 hold, 1 opposite")
+
+
+def test_words():
+    assert word("holds", "cpu") == "holds at cpu scale"
+    assert word("opposite", "reduced") == "opposite at reduced scale"
+    assert {word(s, "paper") for s in ("holds", "opposite")} == {"reproduced", "contradicted"}
+    assert {word(s, "cpu") for s in ("undecided", "not testable")} == {"undecided", "not testable here"}
+    for scale in ("smoke", "reduced", "cpu"):
+        assert judged(BEST, CLEAR, scale).word == f"holds at {scale} scale"
+    assert judged(BEST, CLEAR, "paper").word == "reproduced"
+
+
+def test_an_undecided_verdict_says_what_would_decide_it():
+    def effect(mean, state="open", needed=None):
+        return Effect("x", mean, 1.0, 0.0, np.inf, "", 2, 0.1, 1.0, state, 3, needed, "")
+
+    def found(*effects):
+        return Verdict("undecided", "cpu", effects)
+
+    assert found(effect(1.0, needed=5), effect(1.0, needed=9), effect(2.0, "holds")).seeds_needed == 9
+    assert found(effect(1.0, needed=9), effect(-1.0, needed=6), effect(-1.0, needed=4)).seeds_needed == 4
+    assert found(effect(1.0, needed=9), effect(-1.0)).seeds_needed is None
+    assert (
+        found(effect(1.0, needed=5), effect(2.0, "holds")).reason == "1 of 2 hold, 1 open; about 5 seeds would decide"
     )
-    assert together({"a": yes, "b": yes}) == {"verdict": "reproduced", "evidence": "[a] reproduced; [b] reproduced"}
-    for parts, expected in [
-        ((yes, no), "contradicted"), ((open_, no), "contradicted"), ((yes, open_), "inconclusive"),
-        ((yes, out), "inconclusive"), ((out, out), NOT_TESTABLE),
-    ]:  # fmt: skip
-        assert together(dict(enumerate(parts)))["verdict"] == expected
+    assert "even 100 seeds" in found(effect(1.0)).reason
+
+
+def test_one_seed():
+    one = CLEAR[CLEAR["seed"] == 0]
+    found = judged(BEST, one)
+    assert (found.state, found.word) == ("one seed", "undecided (one seed)")
+    assert {(e.half, e.p, e.state, e.seeds) for e in found.effects} == {(None, None, "open", 1)}
+    assert "one seed" in found.reason
+
+
+def test_two_equal_numbers_may_be_chance():
+    assert state(BEST, CLEAR[CLEAR["seed"] < 2]) == "undecided"
+    assert state(BEST, CLEAR[CLEAR["seed"] < 2], seedless=True) == "holds"
+
+
+def test_a_measure_that_no_seed_changes_is_decided_by_one_run():
+    one = CLEAR[CLEAR["seed"] == 0]
+    assert state(BEST, one, seedless=True) == "holds"
+    assert state({**BEST, "winner": "B"}, one, seedless=True) == "opposite"
+    assert state(BEST, one, seedless={"method": ["A", "B"]}) == "holds"
+    assert state(BEST, one, seedless={"method": ["A"]}) == "one seed"
+    # declared so, and it is not: judged as any other
+    assert state(BEST, NOISY, seedless=True) == "undecided"
+    # equal, and no seed will change it
+    table, axes = panel(A=[1.0], B=[1.0])
+    found = judged(BEST, table, axes=axes, seedless=True)
+    assert (found.state, found.seeds_needed) == ("undecided", None)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected", "bound"),
+    [
+        ([300, 320, 310], ["1000+"] * 3, "holds", "at least"),  # at least 690, 680, 690 sooner
+        ([300, 320, 310], [900, "1000+", 950], "holds", "at least"),
+        (["1000+"] * 3, [300, 320, 310], "opposite", "at most"),
+        ([999, 500, 10], ["1000+"] * 3, "undecided", "at least"),  # at least 1, 500, 990
+        (["1000+"] * 3, ["1000+"] * 3, "undecided", ""),
+        ([300, "1000+", 310], [900, "1000+", 950], "undecided", ""),
+        ([600, 610, 620], ["500+"] * 3, "undecided", "at least"),  # stopped earlier: who would be first is not known
+    ],
+)
+def test_a_target_that_was_missed(a, b, expected, bound):
+    table, axes = panel(A=a, B=b)
+    found = judged(BEST, table, axes=axes, better="lower", kind="to_target")
+    assert (found.state, found.effects[0].bound) == (expected, bound)
+    if expected == "undecided":
+        assert found.reason.endswith("targets were missed")
+    elif bound == "at least":
+        assert text(found.effects[0]).startswith("B − A: at least +6")
+
+
+def test_missed_targets_of_others_are_not_in_the_pool():
+    table, axes = panel(A=[300, 320, 310], B=[400, 450, 420], C=[500, 480, 520], D=["1000+"] * 3)
+    by = {e.what: e for e in judged(BEST, table, axes=axes, better="lower", kind="to_target").effects}
+    assert by["B − A"].df in (2, 4)  # of A, B, C
+    assert by["D − A"].df == 2
+
+
+def test_above_a_number():
+    claim = {"id": "x", "kind": "above", "measure": "m", "than": 0.495, "where": {"level": "5"}}
+    assert state({**claim, "where": {"level": "5", "method": "A"}}, CLEAR) == "undecided"  # 0.51 +- 0.025
+    assert state({**claim, "than": 0.48, "where": {"level": "5", "method": "A"}}, CLEAR) == "holds"
+    assert state({**claim, "than": 0.6}, CLEAR) == "opposite"
+    assert state({**claim, "than": 0.6}, CLEAR, better="lower") == "holds"
+    assert state({**claim, "where": {"level": "7"}}, CLEAR) == "not testable"
+    assert [text(e) for e in judged({**claim, "than": 0.48}, CLEAR).effects] == [
+        "A: +0.51 ± 0.0248 (claimed: above 0.48)",
+        "B: +0.48 ± 0.0248 (claimed: above 0.48)",
+    ]
+
+
+def test_the_effect_on_a_cost_is_positive_where_the_claim_holds():
+    found = judged({**BEST, "winner": "B"}, CLEAR, better="lower")
+    assert found.state == "holds"
+    assert {e.what: round(e.mean, 9) for e in found.effects} == {"0 A − B": 0.01, "5 A − B": 0.03, "9 A − B": 0.05}
+
+
+def test_one_place_is_the_sum_of_others():
+    table = values([[2.0, 2.2, 2.4]] * 3, [[1.0, 1.1, 1.2]] * 3)
+    claim = {"id": "x", "kind": "sum", "axis": "method", "total": "A", "parts": ["B", "B"], "margin": 1e-6}
+    assert state(claim, table) == "holds"
+    assert state({**claim, "parts": ["B"]}, table) == "opposite"
+    assert state({**claim, "total": "C"}, table) == "not testable"
+
+
+def test_trends():
+    falls = {"id": "x", "kind": "trend", "measure": "m", "axis": "level", "direction": "falls"}
+    assert state({**falls, "where": {"method": "B"}}, CLEAR) == "holds"
+    assert state({**falls, "where": {"method": "B"}, "direction": "rises"}, CLEAR) == "opposite"
+    # A does not change with the level: slope 0 with every seed
+    assert state({**falls, "where": {"method": "A"}}, CLEAR) == "undecided"
+    # B falls by 0.02 from 0 to 5 and from 5 to 9: deviations of x from their mean -14/3, 1/3, 13/3
+    (effect,) = judged({**falls, "where": {"method": "B"}}, CLEAR).effects
+    slope = (-14 * 0.5 + 0.48 + 13 * 0.46) / 3 / ((14**2 + 1 + 13**2) / 9)
+    assert effect.mean == pytest.approx(slope)
+
+
+def test_a_gap_that_grows():
+    gap = {"id": "x", "kind": "gap_trend", "measure": "m", "axis": "level", "direction": "rises",
+           "of": {"method": "A"}, "over": {"method": "B"}}  # fmt: skip
+    assert state(gap, CLEAR) == "holds"
+    assert state({**gap, "direction": "falls"}, CLEAR) == "opposite"
+    # with a cost, B's lower values are better: its lead grows
+    assert state({**gap, "of": {"method": "B"}, "over": {"method": "A"}}, CLEAR, better="lower") == "holds"
+
+
+def test_nearly_equal():
+    near = {**BEST, "kind": "near", "margin": 0.02, "where": {"level": "0"}}
+    assert state(near, CLEAR) == "holds"
+    assert state({**near, "where": {"level": "9"}}, CLEAR) == "opposite"
+    # differences -0.03, 0, +0.03: large each, 0 on average; noise alone must not speak against the claim
+    table, axes = panel(A=[0.50, 0.53, 0.56], B=[0.53, 0.53, 0.53])
+    found = judged({**BEST, "kind": "near", "margin": 0.01}, table, axes=axes)
+    assert (found.state, found.effects[0].p_opposite) == ("undecided", 1.0)
+    assert text(found.effects[0]).endswith("(claimed: within ±0.01)")
+
+
+def test_comparisons_and_lists_of_labels():
+    pairs = [{"better": {"method": "A", "level": "5"}, "worse": {"method": "B", "level": ["5", "9"]}}]
+    assert state({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}, CLEAR) == "holds"
+
+
+def test_a_margin_says_gains_little():
+    pairs = [{"better": {"method": "B", "level": "0"}, "worse": {"method": "A", "level": "0"}, "what": "B − A"}]
+    claim = {"id": "x", "kind": "compare", "measure": "m", "pairs": pairs, "margin": 0.2}
+    found = judged(claim, CLEAR)
+    assert found.state == "holds"
+    assert text(found.effects[0]) == "B − A: -0.01 ± 0 (claimed: above -0.2)"
+
+
+def test_most_of_several_are_better_by_so_much():
+    # against D = 0: A is 3, B 2, C -1 above; two of three are at least 2 above it
+    table, axes = panel(A=[3.0, 3.1, 3.0], B=[2.0, 2.1, 1.9], C=[-1.0, -1.0, -1.1], D=[0.0, 0.0, 0.0])
+    pair = {"better": {"method": ["A", "B", "C"]}, "worse": {"method": "D"}, "most": "method"}
+    claim = {"id": "x", "kind": "compare", "pairs": [{**pair, "by": 1.5}]}
+    (effect,) = judged(claim, table, axes=axes).effects
+    assert (effect.mean, effect.low, effect.state) == (2.0, 1.5, "holds")
+    assert state({**claim, "pairs": [{**pair, "by": 2.5}]}, table, axes=axes) == "opposite"
+    table.loc[table["method"] == "B", "value"] = NAN  # a missed target is not better
+    assert judged(claim, table, axes=axes).effects[0].mean == pytest.approx(-1.0333, abs=1e-4)
+
+
+def test_ratio():
+    claim = {"id": "x", "kind": "ratio", "measure": "m", "of": {"method": "A", "level": "0"},
+             "over": {"method": "A", "level": "0"}, "ratio": 1.0, "tolerance": 0.01}  # fmt: skip
+    assert state(claim, CLEAR) == "holds"
+    assert state({**claim, "ratio": 1.5}, CLEAR) == "opposite"
+    assert state({**claim, "of": {"method": "C"}}, CLEAR) == "not testable"
+
+
+def test_absolute_numbers_only_at_paper_scale():
+    claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": 0.02, "where": {"method": "A", "level": "0"}}
+    reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.51, "censored": False}]
+    assert state(claim, CLEAR, "cpu", reported) == "not testable"
+    assert state({**claim, "any_scale": True, "tolerance": 0.1}, CLEAR, "cpu", reported) == "holds"
+    assert state(claim, CLEAR, "paper", reported) == "undecided"  # 0.51 +- 0.025
+    assert state({**claim, "tolerance": 0.1}, CLEAR, "paper", reported) == "holds"
+    reported[0]["value"] = 0.9
+    assert state(claim, CLEAR, "paper", reported) == "opposite"
+    reported[0]["censored"] = True  # "1000+" is no number to be near to
+    assert state(claim, CLEAR, "paper", reported) == "not testable"
+
+
+@pytest.mark.parametrize("claim", [{**BEST, "winner": "C"}, {"id": "x", "kind": "untestable", "why": "because"}])
+def test_what_cannot_be_tested(claim):
+    assert state(claim, CLEAR) == "not testable"
+
+
+def test_what_is_learned_can_be_withheld():
+    why = "the reference is not trained yet (0.28 of 0.61, still rising)"
+    for measure, state in (
+        ({"column": "accuracy", "kind": "final"}, "not testable"),
+        ({"column": "bytes", "kind": "to_target"}, "not testable"),
+        ({"column": "loss", "kind": "stability"}, "not testable"),
+        ({"column": "bytes", "kind": "total"}, "holds"),
+        ({"column": "client_flops", "kind": "mean"}, "holds"),
+    ):
+        found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure}, untrained=[({}, why)])
+        assert (found.state, learned(measure)) == (state, state == "not testable")
+        assert found.reason == (why if learned(measure) else "3 of 3 hold")
+
+
+def test_a_panel_that_is_not_trained_leaves_the_others():
+    measures, why = {"m": {"column": "accuracy", "kind": "final"}}, "not trained at level 9"
+    found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)])
+    assert (found.state, found.counts) == ("undecided", "2 of 2 hold")  # the claim is about three levels
+    assert found.reason.endswith(why)
+    claim = {**BEST, "where": {"level": ["0", "5"]}}
+    assert (
+        judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)]).state
+        == "holds"
+    )
+
+
+def test_each_place_is_a_comparison_of_its_own():
+    table = values([[0.5, 0.51, 0.52], [0.5, 0.51, 0.52], [0.3, 0.31, 0.32]], [[0.4, 0.41, 0.42]] * 3)
+    pairs = [{"better": {"method": "A"}, "worse": {"method": "B"}}]
+    claim = {"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}
+    assert state(claim, table) == "holds"  # the mean over the levels: 0.443 against 0.41
+    found = judged({**claim, "each": ["level"]}, table)
+    assert (found.state, found.counts) == ("opposite", "2 of 3 hold, 1 opposite")
+    assert [text(e) for e in found.effects if e.state == "opposite"] == ["level=9 A − B: -0.1 ± 0"]
+
+
+def test_a_claim_on_several_measures():
+    """Holm counts the comparisons of all of them, and what cannot be judged leaves the rest undecided at best."""
+    both = pd.concat([CLEAR.assign(measure="m"), CLEAR.assign(measure="cost")])
+    learned, cost = {"column": "accuracy", "kind": "final"}, {"column": "bytes", "kind": "total", "better": "lower"}
+    claim, measures = {**BEST, "measure": ["m", "cost"]}, {"m": learned, "cost": cost}
+    found = judge(claim, both, "cpu", AXES, measures)
+    assert (found.state, found.counts) == ("opposite", "3 of 6 hold, 3 opposite")
+    assert [effect.what for effect in found.effects][2:4] == ["[m] 9 A − B", "[cost] 0 B − A"]
+    cost["better"] = "higher"
+    assert judge(claim, both, "cpu", AXES, measures).state == "holds"
+    held = judge(claim, both, "cpu", AXES, measures, untrained=[({}, "not trained yet")])
+    assert (held.state, held.counts) == ("undecided", "3 of 3 hold")
+    assert held.reason.endswith("not testable here: not trained yet")
 
 
 def test_savings_by_hand():
     # A costs 75 where B costs 100: 25% saved on every level; a mean over one other is that other's
-    table = values([[75.0, 75.0]] * 3, [[100.0, 100.0]] * 3)
+    table = values([[75.0] * 3] * 3, [[100.0] * 3] * 3)
     claim = {"id": "x", "kind": "saving", "axis": "method", "winner": "A", "tolerance": 0.01}
     for saving in ({"B": 0.25}, 0.25, {"B": 0.245}):
-        assert verdict({**claim, "saving": saving}, table, "paper", "lower") == "reproduced"
-        assert verdict({**claim, "saving": saving}, table, "cpu", "lower") == NOT_TESTABLE
-    assert verdict({**claim, "saving": {"B": 0.33}}, table, "paper", "lower") == "contradicted"  # 100 / 75 - 1
+        assert state({**claim, "saving": saving}, table, "paper", better="lower") == "holds"
+        assert state({**claim, "saving": saving}, table, "cpu", better="lower") == "not testable"
+    assert state({**claim, "saving": {"B": 0.33}}, table, "paper") == "opposite"  # 100 / 75 - 1
     # against 100 and 150 the savings are 25% and 50%, their mean 37.5%; 75 / mean(100, 150) would save 40%
     more = pd.concat([table, table[table["method"] == "B"].assign(method="C", value=150.0)])
     axes = {**AXES, "method": ["A", "B", "C"]}
-    for saving, expected in ((0.375, "reproduced"), (0.4, "contradicted")):
-        assert judge({**claim, "saving": saving}, more, "paper", axes, "lower", ())["verdict"] == expected
+    for saving, expected in ((0.375, "holds"), (0.4, "opposite")):
+        assert state({**claim, "saving": saving}, more, "paper", axes=axes) == expected
     missed = table.assign(value=table["value"].where(table["method"] != "B"))
-    assert verdict({**claim, "saving": 0.25}, missed, "paper", "lower") == "inconclusive"  # target not reached
+    assert state({**claim, "saving": 0.25}, missed, "paper") == "undecided"  # target not reached
 
 
 def test_a_relative_gap_is_a_quotient():
     # A = 50, 72, 92 and B = 40, 60, 80 over the levels: the difference rises (10, 12, 12), the quotient falls (1.25,
     # 1.2, 1.15)
-    table = values([[50.0, 50.0], [72.0, 72.0], [92.0, 92.0]], [[40.0, 40.0], [60.0, 60.0], [80.0, 80.0]])
+    table = values([[50.0] * 3, [72.0] * 3, [92.0] * 3], [[40.0] * 3, [60.0] * 3, [80.0] * 3])
     claim = {"id": "x", "kind": "gap_trend", "axis": "level", "direction": "falls", "of": {"method": "A"},
              "over": {"method": "B"}}  # fmt: skip
-    assert verdict(claim, table) == "contradicted"
-    assert verdict({**claim, "relative": True}, table) == "reproduced"
-    assert verdict({**claim, "relative": True}, table, better="lower") == "reproduced"  # a quotient has no better side
+    assert state(claim, table) == "opposite"
+    assert state({**claim, "relative": True}, table) == "holds"
+    assert state({**claim, "relative": True}, table, better="lower") == "holds"  # a quotient has no better side
     # every other one is a comparison of its own: against C, whose cost falls, A's rises
-    more = pd.concat([table, table[table["method"] == "B"].assign(method="C", value=[3.0, 3.0, 2.0, 2.0, 1.0, 1.0])])
-    found = judge({**claim, "relative": True, "over": {"method": ["B", "C"]}}, more, "cpu",
-                  {**AXES, "method": ["A", "B", "C"]}, "lower", ())  # fmt: skip
-    assert found["verdict"] == "contradicted"
-    # sum (x - 14/3)(y - 1.2) = -0.45, sum (x - 14/3)^2 = 40.667: slope -0.0111
-    assert (
-        found["evidence"].startswith("B −slope over level: +0.0111") and "; C −slope over level: -" in found["evidence"]
-    )
+    more = pd.concat([table, table[table["method"] == "B"].assign(method="C", value=np.repeat([3.0, 2.0, 1.0], 3))])
+    claim = {**claim, "relative": True, "over": {"method": ["B", "C"]}}
+    found = judged(claim, more, axes={**AXES, "method": ["A", "B", "C"]}, better="lower")
+    assert [(e.what, e.state) for e in found.effects] == [
+        ("slope of A / B over level", "holds"),
+        ("slope of A / C over level", "opposite"),
+    ]
+    assert found.effects[0].mean == pytest.approx(-0.45 / 40.667, rel=1e-4)  # sum (x - 14/3)(y - 1.2), sum (x - 14/3)^2
 
 
 def test_a_tolerance_for_each_measure():
     claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": {"m": 0.1, "other": 1e-6}, "any_scale": True}
     reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.52, "censored": False}]
-    assert verdict(claim, CLEAR, reported=reported) == "reproduced"
-    assert verdict({**claim, "tolerance": {"m": 1e-6}}, CLEAR, reported=reported) != "reproduced"
+    assert state(claim, CLEAR, reported=reported) == "holds"
+    assert state({**claim, "tolerance": {"m": 1e-6}}, CLEAR, reported=reported) != "holds"
+
+
+@pytest.mark.parametrize("direction", ["falls", "rises"])
+def test_rounding_gives_equal_quotients_no_slope(direction):
+    """FedBR's Fig. 7: the time of a fixed number of rounds may be the same at every level."""
+    table = values([[45.4321, 45.4321]] * 3, [[33.7, 33.7]] * 3)
+    claim = {"id": "x", "kind": "gap_trend", "measure": "m", "axis": "level", "direction": direction, "relative": True,
+             "of": {"method": "A"}, "over": {"method": "B"}}  # fmt: skip
+    assert [effect.mean for effect in judged(claim, table).effects] == [0.0]
+    assert state(claim, table) != "holds"
+
+
+def test_blocks_of_a_claim_are_judged_together():
+    """The second speaks against it; alone, the first would hold."""
+    found = judged({**BEST, "also": [{**BEST, "winner": "B", "where": {"level": "9"}}]}, CLEAR)
+    assert (found.state, found.counts) == ("opposite", "3 of 4 hold, 1 opposite")

@@ -9,32 +9,24 @@ import sys
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
-from fedrepro import record
+from fedrepro import cost, record, spec
 from fedrepro.cli import main
-from fedrepro.record import ROUNDS, RUNS
+from fedrepro.errors import BadInput
+from fedrepro.record import MANIFEST, README, ROUNDS, RUNS
 from fedrepro.report import Study
-from fedrepro.verify import _compare_in_kind
+from fedrepro.run import Run
+from fedrepro.store import checksum, rounds_digest, write_json
+from fedrepro.verify import _compare_in_kind, check
 
-TABLE = "table2_temperature"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The smoke record of FedBR's Table II, two seeds."""
-    home = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDREPRO_RESULTS", str(home / "results"))
-        patch.setenv("FEDREPRO_STORE", str(home / "runs"))
-        study = Study(f"fedbr/{TABLE}", "smoke", seeds=2, workers=1).run()
-        study.save()
-        record.write(study.folder, study.store)
-    return home
+TABLE = "table4_5_interval"
+FILES = (".csv", "_values.csv", "_verdicts.csv", "_effects.csv", ".png", ".svg", ".ipynb")
 
 
 @pytest.fixture
-def folder(made, tmp_path):
-    shutil.copytree(made / "results", tmp_path / "results")
+def folder(smoke, tmp_path):
+    shutil.copytree(smoke / "results", tmp_path / "results")
     return tmp_path / "results/smoke/fedbr"
 
 
@@ -52,12 +44,12 @@ def edit(path, old, new):
 def test_two_smoke_runs_repeat(folder, capsys):
     code, out = verify(folder.parents[1], capsys, sample=2)
     assert code == 0
-    assert "every cell of its CSV files follows from the record" in out
+    assert "every file is there, every cell of its CSV files follows from the record" in out
     assert out.count("the same digest") == 2
     assert out.endswith("verified: nothing differs\n")
 
 
-@pytest.mark.parametrize("suffix", ["", "_values", "_verdicts"])
+@pytest.mark.parametrize("suffix", ["", "_values", "_verdicts", "_effects"])
 def test_every_cell_counts(folder, capsys, suffix):
     """Each cell of a row, changed alone, is named with file, row and column."""
     path = folder / f"{TABLE}{suffix}.csv"
@@ -82,28 +74,139 @@ def test_a_row_too_few_and_a_file_too_few(folder, capsys):
     assert f"{TABLE}_verdicts.csv is missing" in out
 
 
-def test_a_record_changed_with_its_tables_is_found_by_training(folder, capsys):
-    """Whoever changes a round and makes every table anew from it passes the first check and fails the second."""
+def forge(folder, change, table=TABLE):
+    """Change the rows of every run, then make digests, tables, README and manifest anew from them."""
     known = record.Record(folder)
-    for rows in known.rounds.values():
-        rows[1]["accuracy"] = 0.987
-        rows[-1]["accuracy"] = 0.999
-    study = Study(f"fedbr/{TABLE}", "smoke", seeds=2)
-    study.folder, study.rows_of = folder, known.rounds.__getitem__
-    study.save()
-    text = record._csv(known.rounds).encode()
-    (folder / ROUNDS).write_bytes(gzip.compress(text))
+    for run_id, rows in known.rounds.items():
+        for row in rows:
+            change(row)
+        known.runs[run_id]["rounds_digest"] = rounds_digest(rows)
+        known.runs[run_id]["checksum"] = checksum(known.runs[run_id])
+    write_json(folder / RUNS, known.runs)
+    (folder / ROUNDS).write_bytes(gzip.compress(record._csv(known.rounds).encode()))
+    record.Record(folder).study(spec.find(f"fedbr/{table}")).save()
+    record.write(folder, folder / "no store")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda row: row.update(accuracy=0.987), "round 2: accuracy recorded 0.987, now 0."),
+        (lambda row: row.update(server_bytes=7), "round 1: server_bytes recorded 7, now "),
+        (lambda row: row.pop("server_bytes"), "round 1: server_bytes recorded None, now "),
+        (lambda row: row.update(more=7), "round 1: more recorded 7, now None"),
+    ],
+)
+def test_a_record_changed_with_its_tables_is_found_by_training(folder, capsys, change, found):
+    """Whoever changes rounds and makes everything anew from them passes the first check and fails the second."""
+    forge(folder, lambda row: change(row) if row["round"] == 2 or "round 1" in found else None)
     assert verify(folder, capsys)[0] == 0
     code, out = verify(folder, capsys, sample=1)
     assert code == 1
-    assert "DIFFERS first in round 2: accuracy recorded 0.987, now 0." in out
+    assert f"DIFFERS first in {found}" in out
+
+
+def test_clocks_may_differ(folder, capsys):
+    forge(folder, lambda row: row.update(wall_time=7.0))
+    assert verify(folder, capsys, sample=1)[0] == 0
+
+
+def test_a_round_changed_alone_is_found_without_training(folder, capsys):
+    """Even a clock: what is recorded of a run has a checksum over all of its rows."""
+    known = record.Record(folder)
+    run_id, rows = next(iter(known.rounds.items()))
+    rows[0]["wall_time"] += 1.0
+    (folder / ROUNDS).write_bytes(gzip.compress(record._csv(known.rounds).encode()))
+    code, out = verify(folder, capsys)
+    assert code == 1
+    assert f"run {run_id}: its rows in {ROUNDS} are not those that it was recorded with" in out
+
+
+@pytest.mark.parametrize("name", [RUNS, ROUNDS, MANIFEST, README, *(f"{TABLE}{suffix}" for suffix in FILES)])
+def test_a_deleted_file_is_found(folder, capsys, name):
+    (folder / name).unlink()
+    code, out = verify(folder, capsys)
+    assert code == 1
+    assert f"{name} is missing" in out or (name.endswith("_values.csv") and f"{TABLE}: its files are missing" in out)
+
+
+def test_a_deleted_table_is_found_and_one_that_was_never_made_is_said(folder, capsys):
+    code, out = verify(folder.parents[1], capsys)
+    assert code == 0
+    assert "not measured at this scale: fig3_convergence, fig4_gmbs_vs_random" in out
+    assert "smoke: not measured at this scale: ama, dfl, fedmlb, kapc" in out
+    for path in folder.glob(f"{TABLE}*"):
+        path.unlink()
+    code, out = verify(folder.parents[1], capsys)
+    assert code == 1
+    assert f"{TABLE}: its files are missing" in out
+
+
+@pytest.mark.parametrize("name", [RUNS, ROUNDS, *(f"{TABLE}{suffix}" for suffix in (".png", ".svg", ".ipynb"))])
+def test_a_changed_file_is_found(folder, capsys, name):
+    content = bytearray((folder / name).read_bytes())
+    content += b" " if name != ROUNDS else gzip.compress(b"")
+    (folder / name).write_bytes(content)
+    code, out = verify(folder, capsys)
+    assert code == 1
+    assert f"{name} does not have the checksum of {MANIFEST}" in out
+
+
+def test_files_and_runs_that_no_table_has_are_found(folder, capsys):
+    (folder / "table9_values.csv").write_text("run,seed\n")
+    (folder / f"{TABLE}_more.csv").write_text("a\n1\n")
+    code, out = verify(folder, capsys)
+    assert code == 1
+    assert "table9_values.csv belongs to no table of fedbr" in out
+    assert f"{TABLE}_more.csv belongs to no table of fedbr" in out
+    values = folder / f"{TABLE}_values.csv"
+    table = pd.read_csv(values, dtype=str, keep_default_na=False)
+    dropped = set(table.loc[table["seed"] == "1", "run"])
+    table[table["seed"] == "0"].to_csv(values, index=False)
+    found = list(check(record.Record(folder)))
+    for run_id in dropped:
+        assert f"{RUNS}: run {run_id} belongs to no table here" in found
+
+
+def test_an_inner_id_is_checked(folder, capsys):
+    run_id = next(iter(json.loads((folder / RUNS).read_text())))
+    edit(folder / RUNS, f'"id": "{run_id}"', '"id": "0123456789abcdef"')
+    code, out = verify(folder, capsys)
+    assert code == 1
+    assert f"{RUNS}: run {run_id}: its id says 0123456789abcdef" in out
+
+
+def test_costs_are_counted_once_and_again_when_trained(tmp_path, capsys, monkeypatch):
+    """The record keeps them, so that verify counts none; a run trained again is also counted again."""
+    monkeypatch.setenv("FEDREPRO_RESULTS", str(tmp_path / "results"))
+    study = Study("fedmlb/fig4_compute", "smoke", seeds=1, workers=1)
+    study.store = tmp_path / "runs"
+    study.run().save(Figure())
+    (study.folder / "fig4_compute.ipynb").write_text("the executed notebook")
+    record.write(study.folder, study.store)
+    monkeypatch.setattr(record, "round_costs", lambda run: pytest.fail("counted again"))
+    assert verify(study.folder, capsys)[0] == 0
+    runs = json.loads((study.folder / RUNS).read_text())
+    run = next(iter(runs.values()))
+    assert run["costs"] == cost.round_costs(Run.from_dict(run["run"]))
+    for run in runs.values():
+        run["costs"]["client_flops"] += 1
+    write_json(study.folder / RUNS, runs)
+    record.Record(study.folder).study(spec.find("fedmlb/fig4_compute")).save()
+    record.write(study.folder, tmp_path / "no store")
+    assert verify(study.folder, capsys)[0] == 0
+    code, out = verify(study.folder, capsys, sample=1)
+    assert code == 1
+    assert "DIFFERS: costs recorded" in out
 
 
 def test_a_changed_digest_is_found_by_training(folder, capsys):
     runs = json.loads((folder / RUNS).read_text())
     for run in runs.values():
         run["digest"] = "0" * 64
-    (folder / RUNS).write_text(json.dumps(runs))
+        run["checksum"] = checksum(run)
+    write_json(folder / RUNS, runs)
+    record.write(folder, folder / "no store")
     code, out = verify(folder, capsys, sample=1)
     assert code == 1
     assert "every recorded round is the same" in out
@@ -151,6 +254,53 @@ def test_a_damaged_record_is_said_in_one_line(folder, capsys):
     assert main(["verify", str(folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{ROUNDS} cannot be read" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (RUNS, b"[]"),
+        (RUNS, b"7"),
+        (RUNS, b'{"a": 7}'),
+        (RUNS, b"\xff"),
+        (RUNS, b"[" * 100_000),
+        (MANIFEST, b"[]"),
+        (MANIFEST, b'{"tables": 7, "sha256": {}}'),
+        (MANIFEST, b'{"tables": [[]], "sha256": {}}'),
+        (f"{TABLE}_values.csv", b"run,seed\n\xff,0\n"),
+        (f"{TABLE}_values.csv", b"a\n1\n"),
+        (f"{TABLE}_values.csv", b"run,seed\n" + b"x" * 200_000),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(folder, capsys, monkeypatch, name, content):
+    (folder / name).write_bytes(content)
+    assert main(["verify", str(folder)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{name} cannot be read" in line
+    if name != MANIFEST:  # which is written anew
+        with pytest.raises(BadInput, match="cannot be read"):
+            record.write(folder, folder / "no store")
+
+
+@pytest.mark.parametrize("key", ["digest", "data", "versions", "machine", "wall_time", "run", "id", "rounds_digest"])
+@pytest.mark.parametrize("value", [None, []])
+def test_a_damaged_run_is_a_finding(folder, capsys, key, value):
+    runs = json.loads((folder / RUNS).read_text())
+    run_id = next(iter(runs))
+    runs[run_id][key] = value
+    (folder / RUNS).write_text(json.dumps(runs))
+    code, out = verify(folder, capsys)
+    assert code == 1
+    assert f"{RUNS}: run {run_id}: {key} is missing or of the wrong kind" in out
+    with pytest.raises(BadInput, match=f"run {run_id}: {key} is missing"):
+        record.write(folder, folder / "no store")
+
+
+@pytest.mark.parametrize("command", ["verify", "report"])
+def test_a_path_that_is_too_long(command, capsys):
+    assert main([command, "x" * 300]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "File name too long" in line
 
 
 @pytest.mark.parametrize("pinned", ["ATEN_CPU_CAPABILITY=default", "DNNL_MAX_CPU_ISA=SSE41"])

@@ -1,6 +1,6 @@
 """Images and labels as tensors: `load("cifar10")`, `load("synthetic:classes=5,size=12")`.
 
-A data set is decoded once into the cache (FEDREPRO_CACHE, else ~/.cache/fedrepro) and memory-mapped from ther
+A data set is decoded once into the cache (FEDREPRO_CACHE, else ~/.cache/fedrepro) and memory-mapped from there.
 """
 
 import os
@@ -108,7 +108,7 @@ def parse(text: str) -> tuple[str, dict]:
     name = choose("data", text.partition(":")[0], names())
     defaults = made.SYNTHETIC if name == "synthetic" else {}
     name, options = parse_options("data", text, {**defaults, "substitute_for": ""})
-    if options["substitute_for"]:
+    if "substitute_for=" in text:
         choose("data option substitute_for", options["substitute_for"], names())
     if name == "synthetic":
         made.check_synthetic(options)
@@ -130,14 +130,14 @@ def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
     substitute_for = options.pop("substitute_for")
     if name in MADE:
         arrays = MADE[name](**options)
-        mean, std = statistics(arrays["train_x"])
         meta = {"source": "scikit-learn" if name == "digits" else "generated", "sha256": cache.digest(arrays)}
-        meta |= {"mean": mean, "std": std}
+        meta |= cache.statistics(arrays)
         classes = options.get("classes", 10)
     else:
-        if cache.read(STORED[name]) is None:
+        found = cache.read(STORED[name])
+        if found is None:
             fetch(name, progress=sys.stderr.isatty())
-        meta, arrays = stored(STORED[name])
+        meta, arrays = found or stored(STORED[name])
         classes = sources.SOURCES[STORED[name]].classes
     if name == "mnist":
         arrays |= mnist_writers(arrays)
@@ -165,16 +165,18 @@ def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
     )
 
 
-def stored(folder: str, progress: bool = False) -> tuple[dict, cache.Arrays]:
-    """A cached set, made first if it is not there."""
-    found = cache.read(folder)
+def stored(folder: str, progress: bool = False, mend: bool = False) -> tuple[dict, cache.Arrays]:
+    """A cached set, made first if it is not there; `mend` reads every byte and makes it again if it was changed."""
+    try:
+        found = cache.read(folder, thorough=mend)
+    except cache.Changed:
+        if not mend:
+            raise
+        found = None
     if found is None:
         bar = partial(tqdm, desc=folder, disable=not progress, leave=False)
         source, arrays = sources.obtain(folder, bar)
-        meta = {"source": source, "subset": sources.subset(folder, arrays)}
-        if "train_x" in arrays:
-            meta["mean"], meta["std"] = statistics(arrays["train_x"])
-        found = cache.write(folder, arrays, meta)
+        found = cache.write(folder, arrays, {"source": source, "subset": sources.subset(folder, arrays)})
     return found
 
 
@@ -189,51 +191,42 @@ def mnist_writers(arrays: cache.Arrays) -> cache.Arrays:
     return {}
 
 
-def statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel in 0..1, exact: from counts of the 256 values."""
-    values = np.arange(256) / 255
-    mean, std = [], []
-    for channel in range(images.shape[3]):
-        parts = range(0, len(images), 4096)
-        counts = sum(np.bincount(images[i : i + 4096, ..., channel].ravel(), minlength=256) for i in parts)
-        share = counts / counts.sum()
-        mean.append(float(share @ values))
-        std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)))
-    return mean, std
-
-
 def fetch(name: str, progress: bool = True) -> Path:
-    """Make sure that a data set is in the cache; returns its folder there."""
+    """Make sure that a data set is in the cache, whole and unchanged; returns its folder there."""
     name, _ = parse(name)
     if name in MADE:
         raise bad("data", name, f"one that is fetched: {', '.join(STORED)} ({name} needs no download)")
-    stored(STORED[name], progress)
+    stored(STORED[name], progress, mend=True)
     if name == "mnist":
         with suppress(DataUnavailable):  # only some splits need the writers
-            stored("qmnist", progress)
+            stored("qmnist", progress, mend=True)
     return cache.root() / STORED[name]
 
 
 def status(verify: bool = False) -> list[dict]:
     """One row for each data set; `verify` reads every cached byte again and compares checksums."""
-    rows = []
-    for name in names():
-        folder = STORED.get(name)
-        row = {"name": name, "where": "not here", "source": "", "sha256": "", "bytes": 0}
-        if folder is None:
-            row |= {"where": "built in", "source": "scikit-learn" if name == "digits" else "generated"}
-        elif found := cache.read(folder):
-            meta, arrays = found
-            damaged = verify and cache.digest(arrays) != meta["sha256"]
-            row |= {
-                "where": "damaged" if damaged else "cached",
-                "source": " ".join(filter(None, (meta["source"], meta["subset"]))),
-                "sha256": meta["sha256"],
-                "bytes": sum(entry["bytes"] for entry in meta["arrays"].values()),
-            }
-        elif here := sources.local_paths(folder):
-            row |= {"where": "in FEDREPRO_DATA", "source": here[0]}
-        else:
-            row["source"] = ", ".join(sources.SOURCES[folder].remote) or "LEAF's preprocess.sh"
-        rows.append(row)
-    return rows
+    blank = {"where": "not here", "source": "", "sha256": "", "bytes": 0}
+    return [{"name": name, **blank, **found_at(name, verify)} for name in names()]
+
+
+def found_at(name: str, verify: bool) -> dict:
+    if name in MADE:
+        return {"where": "built in", "source": "scikit-learn" if name == "digits" else "generated"}
+    folder = STORED[name]
+    try:
+        found = cache.read(folder, verify)
+        if name == "mnist":
+            cache.read("qmnist", verify)
+    except cache.Changed as why:
+        return {"where": "changed", "source": str(why)}
+    if found:
+        meta, _ = found
+        return {
+            "where": "cached",
+            "source": " ".join(filter(None, (meta["source"], meta["subset"]))),
+            "sha256": meta["sha256"],
+            "bytes": sum(entry["bytes"] for entry in meta["arrays"].values()),
+        }
+    if here := sources.local_paths(folder):
+        return {"where": "in FEDREPRO_DATA", "source": here[0]}
+    return {"source": ", ".join(sources.SOURCES[folder].remote) or "LEAF's preprocess.sh"}

@@ -1,15 +1,31 @@
-"""Decoded data sets on disk: one folder of .npy arrays and a meta.json each, replaced as a whole."""
+"""Decoded data sets on disk: one folder of .npy arrays and a meta.json each, replaced as a whole.
 
+The arrays are compared with their sha256 when a folder is made, by `fedrepro data --check`, and when a file has another
+time stamp than it had then. Every load compares the meta data and a sample of each file with a checksum of their own.
+"""
+
+import errno
 import hashlib
 import json
+import math
 import os
+import shutil
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from fedrepro.errors import Failure
+
 Arrays = dict[str, np.ndarray]
+SAMPLES, BLOCK = 128, 4096  # of each file, spread evenly
+STALE = 86_400  # seconds after which a temporary folder is one of a killed process
+
+
+class Changed(Failure):
+    """A cached data set is not what was put there."""
 
 
 def root() -> Path:
@@ -17,20 +33,25 @@ def root() -> Path:
     return Path(os.environ.get("FEDREPRO_CACHE") or Path(home) / "fedrepro").expanduser()
 
 
-def read(name: str) -> tuple[dict, Arrays] | None:
-    """The meta data and memory-mapped arrays; None if they are missing, truncated or of another shape."""
-    return opened(root() / name)
+def read(name: str, thorough: bool = False) -> tuple[dict, Arrays] | None:
+    """The meta data and memory-mapped arrays; None if they are missing, truncated or of another shape.
+
+    Raises `Changed` where the content is another; only a `thorough` look is certain to see it.
+    """
+    return opened(root() / name, thorough)
 
 
-def opened(folder: Path) -> tuple[dict, Arrays] | None:
+def opened(folder: Path, thorough: bool = False) -> tuple[dict, Arrays] | None:
     try:
         meta = json.loads((folder / "meta.json").read_text())
+        meta = {key: meta.get(key) for key in ("source", "subset", "mean", "std", "sha256", "arrays", "guard")}
         # Copy on write: nobody can change the file, and a stray in-place operation cannot crash the process.
         arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="c") for key in meta["arrays"]}
         same = all(described(folder, key, array) == meta["arrays"][key] for key, array in arrays.items())
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        complete = arrays and same and isinstance(meta["source"], str) and isinstance(meta["subset"], str | None)
+    except Exception:  # whatever a broken file makes a library raise
         return None
-    return (meta, arrays) if same else None
+    return (guarded(folder, meta, arrays, thorough), arrays) if complete else None
 
 
 def described(folder: Path, key: str, array: np.ndarray) -> dict:
@@ -38,33 +59,116 @@ def described(folder: Path, key: str, array: np.ndarray) -> dict:
     return {"shape": list(array.shape), "dtype": str(array.dtype), "bytes": size}
 
 
+def guarded(folder: Path, meta: dict, arrays: Arrays, thorough: bool) -> dict:
+    """`meta`, if it and the arrays are still what they were."""
+    kept = meta.pop("guard")
+    now = guard(folder, meta)
+    if now == kept and not thorough:
+        return meta
+    sampled = kept is None or (isinstance(kept, dict) and kept.get("sample") == now["sample"])
+    if not sampled or digest(arrays) != meta["sha256"]:
+        keep(folder, {**meta, "guard": {}})  # refused from now on
+        raise changed(folder)
+    if kept is None:  # just made, or made before there were guards
+        meta |= statistics(arrays)
+        now = guard(folder, meta)
+    if now != kept:
+        keep(folder, {**meta, "guard": now})
+    return meta
+
+
+def changed(folder: Path) -> Changed:
+    name = folder.name.replace("qmnist", "mnist")  # they are fetched together
+    mend = f"`fedrepro data fetch {name}` makes it again, or delete it"
+    return Changed(f"{folder} is not what was put there (its checksum differs); {mend}")
+
+
+def guard(folder: Path, meta: dict) -> dict:
+    """The files' time stamps, and a checksum of the meta data and of blocks of each file; all of it if it is small."""
+    total, times = hashlib.sha256(json.dumps(meta, sort_keys=True).encode()), {}
+    for key, entry in sorted(meta["arrays"].items()):
+        with open(folder / f"{key}.npy", "rb", buffering=0) as file:
+            times[key] = os.fstat(file.fileno()).st_mtime_ns
+            for i in range(SAMPLES):
+                file.seek(max(0, entry["bytes"] - BLOCK) * i // (SAMPLES - 1))
+                total.update(file.read(BLOCK))
+    return {"sample": total.hexdigest(), "times": times}
+
+
+def keep(folder: Path, meta: dict) -> None:
+    with suppress(OSError):  # a cache that may only be read is compared with its sha256 at every load
+        save(folder, meta)
+
+
+def save(folder: Path, meta: dict) -> None:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+        path = Path(temporary, "meta.json")
+        with open(path, "w") as file:
+            json.dump(meta, file, indent=1)
+            sync(file)
+        os.replace(path, folder / "meta.json")
+
+
 def write(name: str, arrays: Arrays, meta: dict) -> tuple[dict, Arrays]:
     """Appears complete or not at all; of two processes that write at once, the second takes the first's."""
     root().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root()) as temporary:
-        folder = Path(temporary, name)
-        folder.mkdir()
-        for key, array in arrays.items():
-            with open(folder / f"{key}.npy", "wb") as file:
-                np.save(file, array, allow_pickle=False)
-                sync(file)
-        table = {key: described(folder, key, array) for key, array in arrays.items()}
-        with open(folder / "meta.json", "w") as file:
-            json.dump({**meta, "sha256": digest(arrays), "arrays": table}, file, indent=1)
-            sync(file)
-        written = opened(folder)  # stays mapped even if another process replaces it
-        publish(folder, root() / name, Path(temporary, "broken"))
-        return read(name) or written
+    tidy(name)
+    needed = sum(array.nbytes for array in arrays.values()) + BLOCK * (len(arrays) + 2)
+    if shutil.disk_usage(root()).free < needed:
+        raise full(name, needed)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root()) as temporary:
+            folder = Path(temporary, name)
+            folder.mkdir()
+            for key, array in arrays.items():
+                with open(folder / f"{key}.npy", "wb") as file:
+                    np.save(file, array, allow_pickle=False)
+                    sync(file)
+            table = {key: described(folder, key, array) for key, array in arrays.items()}
+            save(folder, {**meta, "sha256": digest(arrays), "arrays": table})
+            written = opened(folder)  # compares the sha256; stays mapped even if another process replaces it
+            if written is None:
+                raise changed(folder)
+            publish(folder, root() / name, Path(temporary, "broken"))
+            return read(name) or written
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise full(name, needed) from None
+        raise
+
+
+def full(name: str, needed: int) -> Failure:
+    free = shutil.disk_usage(root()).free
+    size, here, missing = (f"{math.ceil(n / 2**20)} MiB" for n in (needed, free, max(0, needed - free)))
+    return Failure(
+        f"the cache {root()} is full: {name} needs {size}, {here} are free (or a quota is reached), {missing} are "
+        "missing; make room, or set FEDREPRO_CACHE to a folder on another disk"
+    )
+
+
+def tidy(name: str) -> None:
+    """Remove what killed processes left."""
+    for path in root().glob(f".{name}-*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > STALE:
+                shutil.rmtree(path)
+
+
+def sound(folder: Path) -> bool:
+    try:
+        return opened(folder, thorough=True) is not None
+    except Changed:
+        return False
 
 
 def publish(folder: Path, final: Path, aside: Path) -> None:
-    if read(final.name) is None:
+    if not sound(final):
         with suppress(FileNotFoundError):
             os.rename(final, aside)
     try:
         os.rename(folder, final)
     except OSError:
-        if read(final.name) is None:
+        if not sound(final):
             raise
     directory = os.open(final.parent, os.O_RDONLY)
     os.fsync(directory)
@@ -82,3 +186,18 @@ def digest(arrays: Arrays) -> str:
         total.update(f"{key} {array.dtype} {array.shape}".encode())
         total.update(np.ascontiguousarray(array).data)
     return total.hexdigest()
+
+
+def statistics(arrays: Arrays) -> dict[str, list[float]]:
+    """Mean and standard deviation of each channel in 0..1, from whole numbers: the counts of the 256 values."""
+    mean, std = [], []
+    images = arrays.get("train_x", np.empty((0, 0, 0, 0)))
+    for channel in range(images.shape[3]):
+        parts = range(0, len(images), 4096)
+        counts = sum(np.bincount(images[i : i + 4096, ..., channel].ravel(), minlength=256) for i in parts).tolist()
+        total = sum(counts)
+        first = sum(value * count for value, count in enumerate(counts))
+        second = sum(value**2 * count for value, count in enumerate(counts))
+        mean.append(first / (255 * total))
+        std.append(math.sqrt(total * second - first**2) / (255 * total))
+    return {"mean": mean, "std": std}

