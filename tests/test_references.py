@@ -37,7 +37,7 @@ MIX = {"alpha0": 0.2, "eta": 0.05}
 MLB = {"lambda1": 0.7, "lambda2": 1.3, "temperature": 2.0}
 BR = {"lambda1": 0.7, "lambda2": 1.3, "delta": 2.0}
 GEN = {"hidden": 9, "noise": 3, "generated": 6, "generator_steps": 4, "generator_lr": 0.01, "decay": 0.9}
-CUBE = {"lam": 0.5, "beta": 0.05, "rate": 1.0, "updates": 2}
+CUBE = {"lam": 0.5, "beta": 0.05, "rate": 0.5, "updates": 2}
 MU = {"mu": 0.4}
 
 BOTH = [  # method, hyperparameters, further fields of the run, reference
