@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fedrepro.record import Record
 
 VERDICT_WORDS = """A claim *holds* at this scale if the 95% interval of every comparison it makes lies where the claim
-puts it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed only
-what no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
+puts it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed
+only what no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
 SHOWN_EFFECTS = 8  # of a claim in the notebook and the README; the CSV file has all
 ROUND_MIB = 2**20
 
