@@ -76,19 +76,18 @@ class World:
 
     def descend(self, model, t, cid, objective, names=None, epochs=None, extra=None):
         """Local SGD of objective(model, x, y) over these parameters -> number of steps; `extra` joins the gradients."""
-        run, chosen = self.run, dict(model.named_parameters())
-        chosen = {name: chosen[name] for name in names or chosen}
-        rate = run.lr * run.lr_decay ** (t - 1)
-        optimiser = torch.optim.SGD(chosen.values(), rate, momentum=run.momentum, weight_decay=run.weight_decay)
-        steps = 0
+        run, theta = self.run, dict(model.named_parameters())
+        rate, velocity, steps = run.lr * run.lr_decay ** (t - 1), {}, 0
         for x, y in islice(self.batches(t, cid, epochs), None if epochs else run.steps):
             model.zero_grad()
             objective(model, x, y).backward()
-            for name in extra or ():
-                chosen[name].grad += extra[name]
-            if run.clip:
-                nn.utils.clip_grad_norm_(chosen.values(), run.clip)
-            optimiser.step()
+            g = {name: theta[name].grad + (extra[name] if extra else 0.0) for name in names or theta}
+            length = math.sqrt(sum(float((slope**2).sum()) for slope in g.values()))
+            scale = min(1.0, run.clip / (length + 1e-6)) if run.clip else 1.0
+            for name, slope in g.items():
+                slope = scale * slope + run.weight_decay * theta[name].detach()
+                velocity[name] = run.momentum * velocity.get(name, 0.0) + slope
+                theta[name].data -= rate * velocity[name]
             steps += 1
         return steps
 
