@@ -71,10 +71,11 @@ class Study:
 
     @cached_property
     def committed(self) -> "Record":
-        """The record of this paper and scale that came with the code."""
-        from fedrepro.record import Record
+        """The record of this paper and scale: in the results folder, else the one that came with the code."""
+        from fedrepro.record import RUNS, Record
 
-        return Record(spec.HOME / "results" / self.scale / self.table.paper)
+        own = Record(self.folder)
+        return own if own.has(RUNS) else Record(spec.HOME / "results" / self.scale / self.table.paper)
 
     def _rows(self, run_id: str) -> list[dict]:
         kept = self.store / run_id
