@@ -14,7 +14,7 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(ADDRESS),--address $(ADDRESS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test storm test-notebooks test-browser lab lab-smoke index lint report bench reproduce \
+.PHONY: help setup test evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report bench reproduce \
   $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
@@ -46,6 +46,12 @@ $(PAPERS:%=reproduce-%): reproduce-%: setup $(if $(filter ray,$(ENGINE)),$(VENV)
 test: setup lint ## run the whole test suite (no download needed)
 	$(BIN)/python -m pytest -n $(PROCS) $(ARGS)
 	@$(MAKE) --no-print-directory test-notebooks
+
+evidence: setup ## train the evidence list (BUDGET=150m), then write tables, figures, verdicts and records
+	nice -n 19 $(BIN)/fedrepro evidence $(if $(BUDGET),--budget $(BUDGET)) $(if $(WORKERS),--workers $(WORKERS))
+
+evidence-status: setup ## what of the evidence list is there, what is missing, the hours left
+	$(BIN)/fedrepro evidence --status
 
 storm: setup ## kill trainings at random moments and damage files for MINUTES=5; nothing may differ or be left
 	$(BIN)/python tests/storm.py $(MINUTES)

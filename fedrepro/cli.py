@@ -91,6 +91,17 @@ def parser() -> argparse.ArgumentParser:
     pilot.add_argument("--scale", default="cpu", help="reduced or cpu (default: %(default)s)")
     pilot.add_argument("--workers", type=_literal, help="worker processes (default: one per core)")
 
+    campaign = commands.add_parser(
+        "evidence",
+        help="train the evidence list for as long as a budget lasts",
+        description="Work through reproduce/evidence.toml, one seed after the other; what is in the store or in the "
+        "committed record is not trained again. At the end, write tables, figures, verdicts and records.",
+        epilog="example: nice -n 19 fedrepro evidence --budget 150m",
+    )
+    campaign.add_argument("--budget", help="time to train for, such as 150m or 2h (default: until all is done)")
+    campaign.add_argument("--status", action="store_true", help="only say what is there, what is missing, hours left")
+    campaign.add_argument("--workers", type=_literal, help="worker processes (default: one per core)")
+
     commands.add_parser(
         "papers", help="list the papers, their tables and figures",
         description="List the papers, their tables and figures.",
@@ -327,6 +338,12 @@ def tune(args: argparse.Namespace) -> int:
     from fedrepro import tune as search
 
     return search.main(args.table, args.scale, args.workers, report.run_store())
+
+
+def evidence(args: argparse.Namespace) -> int:
+    from fedrepro import evidence as campaign
+
+    return campaign.main(args.budget, args.status, args.workers)
 
 
 def papers(args: argparse.Namespace) -> int:

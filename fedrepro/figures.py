@@ -8,8 +8,8 @@ import pandas as pd
 import seaborn as sns
 
 from fedrepro.comparisons import select
+from fedrepro.engine import train
 from fedrepro.metrics import mean_interval
-from fedrepro.store import load_tensors
 
 LABELS = {
     "round": "communication round", "accuracy": "test accuracy", "ema_accuracy": "test accuracy (moving average)",
@@ -262,7 +262,8 @@ def relationship(study, client: int = 9, col: str = "dataset", row: str = "cube"
     figure, axes = plt.subplots(*shape, figsize=(1 + 6.5 * shape[1], 4.4 * shape[0]), squeeze=False)
     for cell in study.cells:
         place = axes[study.axes[row].index(cell.labels[row]), study.axes[col].index(cell.labels[col])]
-        cube = load_tensors(study.store / cell.run(study.seeds[0]).id / "weights.pt")["record"]["relationship"]
+        run = cell.run(study.seeds[0])  # read from the store; trained where only its rows are known, from the record
+        cube = train(run, store=study.store, workers=study.workers).record["relationship"]
         sns.heatmap(cube[:, client].numpy(), cmap="viridis", ax=place, vmin=0, annot=max(cube.shape[:2]) < 11,
                     fmt=".2f", cbar_kws={"label": "relationship coefficient"}, annot_kws={"fontsize": 9})  # fmt: skip
         place.set(

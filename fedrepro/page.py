@@ -269,7 +269,7 @@ def _interval(effect: Effect, low: float, high: float) -> str:
 
     borders = "".join(f'<path class="zero" d="M{at(x)} 0V14"/>' for x in _borders(effect))
     left, right = map(at, _ends(effect))
-    return (f'<svg class="ci {effect.state}" viewBox="0 0 122 14">{borders}<path d="M{left} 7H{right}"/>'
+    return (f'<svg class="ci {escape(effect.state)}" viewBox="0 0 122 14">{borders}<path d="M{left} 7H{right}"/>'
             f'<circle cx="{at(effect.mean)}" cy="7" r="2"/></svg>')  # fmt: skip
 
 

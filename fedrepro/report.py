@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fedrepro.record import Record
 
 VERDICT_WORDS = """A claim *holds* at this scale if the 95% interval of every comparison it makes lies where the claim
-puts it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed only
-what no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
+puts it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed
+only what no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
 SHOWN_EFFECTS = 8  # of a claim in the notebook and the README; the CSV file has all
 ROUND_MIB = 2**20
 
@@ -71,10 +71,11 @@ class Study:
 
     @cached_property
     def committed(self) -> "Record":
-        """The record of this paper and scale that came with the code."""
-        from fedrepro.record import Record
+        """The record of this paper and scale: in the results folder, else the one that came with the code."""
+        from fedrepro.record import RUNS, Record
 
-        return Record(spec.HOME / "results" / self.scale / self.table.paper)
+        own = Record(self.folder)
+        return own if own.has(RUNS) else Record(spec.HOME / "results" / self.scale / self.table.paper)
 
     def _rows(self, run_id: str) -> list[dict]:
         kept = self.store / run_id

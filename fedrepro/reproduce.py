@@ -1,5 +1,6 @@
 """The driver of `make reproduce-<paper>`: executes a paper's notebooks and says how it went."""
 
+import csv
 import re
 import sys
 import time
@@ -11,7 +12,7 @@ from fedrepro.engine import count_workers
 from fedrepro.errors import BadInput, bad
 from fedrepro.progress import progress
 from fedrepro.report import Study, results_folder
-from fedrepro.store import check_root
+from fedrepro.store import check_root, read_result
 
 STYLED = re.compile(r"\bT_[0-9a-f]{5}(?=[_\W])")  # pandas' random name of a table
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -29,7 +30,7 @@ def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, 
                 say(f"{study.table.name}: done in {time.monotonic() - started:.0f} s")
             except Exception as error:
                 failures.append(study.table.name)
-                say(f"{study.table.name}: FAILED: {_short(error)}")
+                say(f"{study.table.name}: FAILED: {short(error)}")
     _summary([study for study in studies if study.table.name not in failures], failures)
     return 1 if failures else 0
 
@@ -131,11 +132,35 @@ def _summary(studies: list[Study], failures: list[str]) -> None:
         print(f"{study.table.name:28} {_listed(found)}")
     print(f"claims at {studies[0].scale} scale: {_listed(counts)}" if studies else "claims: none judged")
     if studies:
+        print(_standing(studies[0]), _compared(studies), sep="\n")
         folder = studies[0].folder
         record.write(folder, studies[0].store)
         print(f"results in {folder.relative_to(Path.cwd()) if _below() else folder}")
     if failures:
         print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
+
+
+def _compared(studies: list[Study]) -> str:
+    """How many of the runs that are in the store and in the committed record have one digest."""
+    store, committed = studies[0].store, studies[0].committed
+    known = committed.runs if committed.has(record.RUNS) else {}
+    runs = {run.id for study in studies for run in study.runs()}
+    here = [run for run in runs & set(known) if (store / run / "result.json").exists()]
+    equal = sum(read_result(store / run)[0]["digest"] == known[run]["digest"] for run in here)
+    if not here:
+        taken = len(runs & set(known))
+        return f"{taken} of {len(runs)} runs are the committed record's; FRESH=1 trains them again and compares"
+    return f"{equal} of {len(here)} runs equal the committed record, bit by bit"
+
+
+def _standing(study: Study) -> str:
+    """The committed verdicts of the strongest scale, beside which fresh ones are to be read."""
+    for scale in ("paper", "cpu"):
+        files = sorted((spec.HOME / "results" / scale / study.table.paper).glob("*_verdicts.csv"))
+        if files and scale != study.scale:
+            words = [line["verdict"] for path in files for line in csv.DictReader(path.read_text().splitlines())]
+            return f"claims at {scale} scale (committed): {_listed(Counter(words))}"
+    return "no stronger scale is committed yet: `make evidence` trains it"
 
 
 def _listed(counts: Counter) -> str:
@@ -146,6 +171,6 @@ def _below() -> bool:
     return results_folder().is_relative_to(Path.cwd())
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__

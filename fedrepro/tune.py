@@ -93,6 +93,13 @@ def write(path: Path, lines: list[dict]) -> None:
     write_atomically(path, lambda file: file.write(text.getvalue().encode()))
 
 
+def keep(table: spec.Table, scale: str, store: Path) -> list[dict]:
+    """Choose, and write what was tried."""
+    lines = chosen(table, scale, store)
+    write(table.tuned_file(scale), lines)
+    return lines
+
+
 def main(name: str, scale: str, workers: int | None, store: Path) -> int:
     choose("scale", scale, TUNED)
     count_workers(workers)
@@ -104,9 +111,7 @@ def main(name: str, scale: str, workers: int | None, store: Path) -> int:
     print(f"{len(search)} pilot runs: {len(search) // len(methods)} for each of {len(methods)} data sets and methods")
     with progress([pilot.run for pilot in search], store):
         sweep([pilot.run for pilot in search], store=store, workers=workers)
-    lines = chosen(table, scale, store)
-    write(table.tuned_file(scale), lines)
-    for line in lines:
+    for line in keep(table, scale, store):
         if line["chosen"]:
             flag = f"  at the border of its grid: {line['at the border']}" if line["at the border"] else ""
             print(f"{line['data']:16} {line['method']:20} {line['setting']:40} {float(line['score']):.4f}{flag}")

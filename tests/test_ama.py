@@ -448,9 +448,9 @@ def test_all_settings_but_one_against_fedprox():  # ama-c10
         rows = []
         for d, p, (m, value), seed in product(axes["dataset"], axes["p"], paper.items(), range(3)):
             value = changes.get(m.split()[0], value) if (d, p) == ("FMNIST", "0.75") else value
-            rows.append({"dataset": d, "p": p, "method": m, "seed": seed, "value": value})
-        found = judge(claim, pd.DataFrame(rows), "paper", axes, "higher", ())
-        return found["verdict"], len(found["evidence"].split("; "))
+            rows.append({"measure": "accuracy", "dataset": d, "p": p, "method": m, "seed": seed, "value": value})
+        found = judge(claim, pd.DataFrame(rows), "paper", axes, table.measures("paper"))
+        return found.word, len(found.effects)
 
     assert verdict(FedProx=0.91) == ("reproduced", 6 + 5)  # the exception
     assert verdict(naive=0.91) == ("contradicted", 6 + 5)

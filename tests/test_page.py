@@ -158,7 +158,8 @@ EVIL = '"><script>alert(1)</script>'
 
 
 @pytest.mark.parametrize(
-    ("suffix", "column"), [("_verdicts", "claim"), ("_effects", "what"), ("_verdicts", "reason"), ("", "runs")]
+    ("suffix", "column"),
+    [("_verdicts", "claim"), ("_verdicts", "reason"), ("_effects", "what"), ("_effects", "state"), ("", "runs")],
 )
 def test_ids_are_escaped_as_texts_are(tmp_path, scales, as_cpu_scale, suffix, column):
     place, file = tmp_path / "cpu/fedbr", f"{TABLE}{suffix}.csv"
