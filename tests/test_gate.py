@@ -1,10 +1,14 @@
 """The gate by hand: a reference must come close to central training, and be flat."""
 
+import dataclasses
+
+import pandas as pd
 import pytest
 
-from fedrepro import gate, spec, train
+from fedrepro import gate, record, spec, train
 from fedrepro.errors import BadInput
 from fedrepro.gate import Rule, central, judge
+from fedrepro.report import Study
 
 nan = float("nan")
 
@@ -73,3 +77,41 @@ def test_bad_gates_are_refused_in_one_line(change, message):
         spec._check(table)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """FedBR's Fig. 3 at a cpu scale of digits that trains in seconds; its reference is FedAvg."""
+    monkeypatch.setenv("FEDREPRO_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("FEDREPRO_STORE", str(tmp_path / "runs"))
+    found = spec.find("fedbr/fig3_convergence")
+    small = dict(
+        data="digits", split="iid", clients=6, per_round=3, model="lenet", rounds=12, epochs=2, batch=20, lr=0.1
+    )
+    axes = {"method": {"choices": {"FedAvg": {"method": "fedavg"}, "FedBR": {"method": "fedprox"}}}}
+    claim = {"id": "fedbr-c38", "kind": "compare", "measure": "accuracy"}
+    claim["pairs"] = [{"better": {"method": "FedBR"}, "worse": {"method": "FedAvg"}}]
+    content = {**found.content, "run": small, "axis": axes, "override": [], "reported": [], "claim": [claim]}
+    content |= {"scale": {scale: {} for scale in spec.SCALES}, "gate": {"reference": {"method": "FedAvg"}, "epochs": 4}}
+    content["measure"] = [{"name": "accuracy", "kind": "final", "column": "accuracy"}]
+
+    def make(**rule):
+        table = dataclasses.replace(found, content={**content, "gate": {**content["gate"], **rule}})
+        return Study(table, "cpu", seeds=2, workers=1).run()
+
+    return make
+
+
+def test_a_study_judges_what_is_learned_only_behind_the_gate(study, tmp_path):
+    trained = study(share=0.1, rise=1.0)
+    (found,) = trained.gates
+    assert found.passed and found.run in {run.id for run in trained.runs()}
+    assert trained.verdicts[0][1].state != "not testable"
+    trained.save()
+    saved = pd.read_csv(trained.folder / "fig3_convergence_gate.csv")
+    assert saved["accuracy"][0] == pytest.approx(found.accuracy) and saved["run"][0] == found.run
+    assert found.run in record.named(trained.folder)
+    untrained = study(share=1.0, rise=0.0)
+    ((_, verdict),) = untrained.verdicts
+    assert verdict.word == "not testable here"
+    assert verdict.reason.startswith("the reference is not trained yet (0.")
