@@ -72,7 +72,7 @@ def test_make_targets(command):
 
 def test_the_table_of_the_example_is_a_table(tmp_path):
     """docs/add-a-paper.md: with FedBR's base the TOML it shows is read without complaint."""
-    (text,) = blocks(spec.HOME / "docs/add-a-paper.md", "toml")
+    text = "\n".join(blocks(spec.HOME / "docs/add-a-paper.md", "toml"))
     example = tomllib.loads(text)
     folder = tmp_path / "fedbr"
     shutil.copytree(spec.REPRODUCE / "fedbr", folder)
@@ -80,6 +80,7 @@ def test_the_table_of_the_example_is_a_table(tmp_path):
     table = spec.load(folder / "table.toml")
     assert table.title == example["title"]
     assert len(table.cells("paper")) == len(table.reported_rows()) == 10
+    assert (table.gate_rule.reference, table.tuning.length) == ({"delta": "1"}, 0.4)
 
 
 def test_github_runs_what_ci_runs():
