@@ -5,6 +5,7 @@ import pytest
 from fedrepro import gate, spec, train
 from fedrepro.errors import BadInput
 from fedrepro.gate import Rule, central, judge
+from fedrepro.verdict import learned
 
 nan = float("nan")
 
@@ -73,3 +74,9 @@ def test_bad_gates_are_refused_in_one_line(change, message):
         spec._check(table)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("paper", ["ama", "dfl", "kapc"])
+def test_tables_with_something_learned_have_a_gate_and_no_others(paper):
+    for table in spec.tables(paper):
+        assert bool(table.gate) == any(learned(measure) for measure in table.measure), table.name
