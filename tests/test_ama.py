@@ -454,3 +454,14 @@ def test_all_settings_but_one_against_fedprox():  # ama-c10
 
     assert verdict(FedProx=0.91) == ("reproduced", 6 + 5)  # the exception
     assert verdict(naive=0.91) == ("contradicted", 6 + 5)
+
+
+@pytest.mark.parametrize("scale", ["reduced", "cpu"])
+def test_below_paper_scale_a_visit_goes_as_far_and_alpha_ends_where_the_papers_do(scale):
+    """Steps x rate is 1.2 as 1,200 x 0.001; a growing α grows by as much as the paper's over all rounds."""
+    for table in spec.tables("ama"):
+        paper = {tuple(cell.labels.values()): cell.run(0) for cell in table.cells("paper")}
+        for cell in table.cells(scale, tuned=False):
+            run, theirs = cell.run(0), paper[tuple(cell.labels.values())]
+            assert run.epochs * run.samples / run.batch * run.lr == pytest.approx(1.2)
+            assert run.hp.get("eta", 0) * run.rounds == pytest.approx(theirs.hp.get("eta", 0) * theirs.rounds)

@@ -509,7 +509,7 @@ def test_a_sharp_drop_is_five_points(end, verdict):  # dfl-c25: 59.74 is Table V
     assert judged("fig5_ratio_strategies", "dfl-c25", [{"method": "DFL-DRw/T", "value": drop}])[0] == verdict
 
 
-@pytest.mark.parametrize("scale", ["reduced", "cpu", "paper"])
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
 def test_a_tenth_of_the_writers_take_part(scale):  # DF-16
     femnist = [c.fields for c in table("dfl/table3_noniid").cells(scale) if c.labels["dataset"] == "FEMNIST"]
     assert femnist
