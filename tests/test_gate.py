@@ -9,7 +9,6 @@ from fedrepro import gate, record, spec, train
 from fedrepro.errors import BadInput
 from fedrepro.gate import Rule, central, judge
 from fedrepro.report import Study
-from fedrepro.verdict import learned
 
 nan = float("nan")
 
@@ -116,9 +115,3 @@ def test_a_study_judges_what_is_learned_only_behind_the_gate(study, tmp_path):
     ((_, verdict),) = untrained.verdicts
     assert verdict.word == "not testable here"
     assert verdict.reason.startswith("the reference is not trained yet (0.")
-
-
-@pytest.mark.parametrize("paper", spec.papers())
-def test_tables_with_something_learned_have_a_gate_and_no_others(paper):
-    for table in spec.tables(paper):
-        assert bool(table.gate) == any(learned(measure) for measure in table.measure), table.name
