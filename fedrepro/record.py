@@ -98,11 +98,11 @@ class Record:
             return None
         lines = _lines(self.folder / (table.name + VALUES))
         seeds = sorted({int(line["seed"]) for line in lines if (line.get("seed") or "").isdigit()})
+        if not seeds or not any(line["run"] in self.rounds for line in lines):
+            return None
         study = Study(table, self.scale, seeds)
         study.folder, study.rows_of, study.costs_of = self.folder, self.rounds.__getitem__, self._costs
         here = {line["run"] for line in lines} | {run.id for run in study.central.values()}
-        if not seeds or not any(line["run"] in self.rounds for line in lines):
-            return None
         study.keep_only(here & set(self.rounds))
         return study
 

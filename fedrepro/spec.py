@@ -155,8 +155,9 @@ class Table:
         used = {}  # label -> what its cells use in place of the paper's
         for cell in self.cells(scale, tuned=False):
             for axis, label in cell.labels.items():
-                meant = _labels(self.axis[axis])[label]
-                field = next((name for name in ("data", "model") if name in meant), None)
+                choices = _labels(self.axis[axis])
+                field = next((f for f in ("data", "model") if any(f in choice for choice in choices.values())), None)
+                meant = {**self.run, **choices[label]}
                 if field and cell.fields[field] != paper.get(tuple(cell.labels.items()), meant)[field]:
                     used.setdefault(label, set()).add(_called(field, cell.fields[field]))
         return {label: f"{' or '.join(sorted(names))} for {label}" for label, names in used.items()}

@@ -348,6 +348,8 @@ def test_fedmlb_is_one_run_in_all_its_tables(scale):
 
 
 def test_labels_name_what_was_used():
+    networks = {cell.labels["backbone"] for cell in spec.find("fedmlb/table9_backbones").named_for("cpu").cells("cpu")}
+    assert "small for ResNet-18" in networks
     table = spec.find("dfl/table3_noniid").named_for("cpu")
     assert {cell.labels["dataset"] for cell in table.cells("cpu")} >= {"MNIST for FEMNIST", "CIFAR-10"}
     assert "MNIST for FEMNIST" in {row["dataset"] for row in table.reported_rows()}
@@ -363,8 +365,9 @@ def test_no_label_names_another_data_set_or_network(name):
         named, theirs = table.named_for(scale), table.cells(scale)
         for cell, known in zip(named.cells(scale), theirs, strict=True):
             for axis, label in cell.labels.items():
-                meant = table.axis[axis].get("choices", {}).get(known.labels[axis], {})
-                for field in ("data", "model"):
-                    if field in meant and ("data" not in meant or field == "data"):
-                        same = cell.fields[field] == paper.get(tuple(known.labels.values()), meant)[field]
-                        assert (" for " in label) != same
+                choices = table.axis[axis].get("choices", {})
+                about = [f for f in ("data", "model") if any(f in choice for choice in choices.values())][:1]
+                meant = {**table.run, **choices.get(known.labels[axis], {})}
+                for field in about:
+                    same = cell.fields[field] == paper.get(tuple(known.labels.values()), meant)[field]
+                    assert (" for " in label) != same
