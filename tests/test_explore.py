@@ -102,7 +102,7 @@ def test_simulation_goes_on_as_it_began():
 
 def test_cube_is_the_servers():
     trained = cube.federation()
-    ours = cube.evolve(**{name: cube.TRAINED.hp[name] for name in ("lam", "beta", "rate", "updates")})
+    ours = cube.evolve(**cube.SETTINGS)
     np.testing.assert_allclose(ours, torch.stack(trained.cubes).numpy(), atol=1e-10)
     np.testing.assert_allclose(cube.evolve(lam=0.1, beta=0.0, rate=0.0, updates=5), 1 / 6, rtol=1e-12)  # no step
 

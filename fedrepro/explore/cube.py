@@ -16,8 +16,9 @@ from fedrepro.methods.kapc import gram, normalise, stack, step
 from fedrepro.run import Run
 from fedrepro.store import Clients
 
+SETTINGS = {"lam": 0.1, "beta": 0.01, "rate": 0.1, "updates": 5}  # what the lesson varies
 TRAINED = Run(data="digits", split="shards:2", clients=6, per_round=6, model="cnn_mnist", method="kapc",
-              hp={"lam": 0.1, "beta": 0.01, "rate": 0.1, "updates": 5}, rounds=12, epochs=1, batch=30, lr=0.1,
+              hp=SETTINGS, rounds=12, epochs=1, batch=30, lr=0.1,
               momentum=0.5, personal="all")  # fmt: skip
 
 

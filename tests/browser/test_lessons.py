@@ -114,7 +114,7 @@ def shows(lesson: Lesson, view: tuple) -> None:
 
 SPLIT = {"name": "digits", "split": "dirichlet:0.3", "clients": 10, "seed": 0}
 PATHS = {"method": "fedbr", "model": "small", "alpha": 2, "tau": 1, "lambda1": 1.0, "lambda2": 1.0}
-CUBE = {"t": cube.TRAINED.rounds, "client": 0, "mu": 0.5, **cube.TRAINED.hp}
+CUBE = {"t": cube.TRAINED.rounds, "client": 0, "mu": 0.5, **cube.SETTINGS}
 SOFT = {"t": 10, "owner": soft_targets.SERVER, "label": 8, "strategy": "threshold", "threshold": 0.6, "ratio": 0.6,
         "rounds": 100, "r": 30}  # fmt: skip
 MOVES = [  # lesson, its view, at first, the slider, what it changes
