@@ -109,8 +109,11 @@ class Study:
         with tqdm(total=len(todo), unit="run", file=sys.stdout, mininterval=1, leave=False) as bar:
             sweep(todo, store=self.store, workers=self.workers, progress=lambda run: bar.update())
         counts = {"trained now": todo, "from the store": kept, "from the committed record": recorded}
-        print(f"{len(runs)} runs: " + ", ".join(f"{len(found)} {where}" for where, found in counts.items() if found))
-        self.keep_only({run.id for found in counts.values() for run in found})
+        known = {run.id for found in counts.values() for run in found}
+        words = [f"{len(found)} {where}" for where, found in counts.items() if found]
+        words += [f"{len(runs) - len(known)} not trained and left out"] if len(known) < len(runs) else []
+        print(f"{len(runs)} runs: " + ", ".join(words))
+        self.keep_only(known)
         return self
 
     def keep_only(self, known: Container[str]) -> None:
