@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PROCS  ?= 2
 SCALE  ?= reduced
 MINUTES ?= 5
-PAPERS := $(notdir $(wildcard reproduce/*))
+PAPERS := $(notdir $(patsubst %/,%,$(wildcard reproduce/*/)))
 
 # $(call reproduce,PAPER); SCALE, SEEDS, WORKERS, TABLE, FRESH=1, ENGINE=ray and ADDRESS come from the command line
 reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seeds $(SEEDS)) \
