@@ -131,6 +131,7 @@ def storm(seconds: float, seed: int, home: Path) -> Counter:
         words += ["--seed", str(seeds[0])] if len(seeds) == 1 else ["--vary", "seed", *map(str, seeds)]
         where = f"{method}, seeds {seeds}, {workers} workers, {'spilled, ' * spill}{options}"
         for attempt in itertools.count():
+            (folder / "log").touch()  # a child may be killed before it opens it
             child = start(words, folder / "log", spill)
             if attempt < KILLS:
                 time.sleep(draw.uniform(0, 1.1 * length))
