@@ -268,8 +268,13 @@ class Study:
             return [({}, "smoke scale only shows that everything runs")]
         if not self.gates:
             return [({}, "no reference of this table is trained")]
+        judged = [found.panel for found in self.gates]
+        here = [{axis: cell.labels[axis] for axis in judged[0]} for cell in self.cells]
+        unknown = [panel for i, panel in enumerate(here) if panel not in judged and panel not in here[:i]]
         failed = [found for found in self.gates if not found.passed]
-        return [(found.panel, f"the reference is {found.words}{_at(found.panel)}") for found in failed]
+        return [(found.panel, f"the reference is {found.words}{_at(found.panel)}") for found in failed] + [
+            (panel, f"no reference is trained{_at(panel)}") for panel in unknown
+        ]
 
     def gate_table(self) -> pd.DataFrame:
         """One row per panel: the reference beside central training of the same network."""

@@ -115,3 +115,10 @@ def test_a_study_judges_what_is_learned_only_behind_the_gate(study, tmp_path):
     ((_, verdict),) = untrained.verdicts
     assert verdict.word == "not testable here"
     assert verdict.reason.startswith("the reference is not trained yet (0.")
+
+
+def test_a_panel_without_a_reference_is_withheld(study):
+    trained = study(share=0.1, rise=1.0)
+    (found,) = trained.gates
+    trained.gates = [dataclasses.replace(found, panel={"method": "FedAvg"})]  # as if FedBR's panel had no reference
+    assert trained.untrained == [({"method": "FedBR"}, "no reference is trained at FedBR")]
