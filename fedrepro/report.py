@@ -239,11 +239,9 @@ class Study:
     @cached_property
     def verdicts(self) -> list[tuple[dict, Verdict]]:
         """Every claim with its verdict."""
-        reported = self.table.reported_rows()
-        return [
-            (claim, judge(claim, self.values, self.scale, self.axes, self.measures, reported, self.untrained))
-            for claim in self.table.claims()
-        ]
+        known = self.values, self.scale, self.axes, self.measures, self.table.reported_rows(), self.untrained
+        whole = [cell.labels for cell in self.table.cells("paper", tuned=False)]
+        return [(claim, judge(claim, *known, paper_cells=whole)) for claim in self.table.claims()]
 
     @cached_property
     def gates(self) -> list[gate.Gate]:

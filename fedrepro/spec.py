@@ -46,12 +46,12 @@ CLAIM_KINDS = {  # kind: options it needs
 }
 DIRECTIONS = ("rises", "falls")
 TOP = {"title", "question", "source", "seeds", "use", "run", "axis", "override", "scale", "measure", "reported",
-       "groups", "curves", "gate", "tune", "claim", "deviation"}  # fmt: skip
+       "groups", "curves", "gate", "tune", "varies", "claim", "deviation"}  # fmt: skip
 LABELLED = ("axis", "scale", "override", "claim", "gate", "tune", "measure", "reported")  # where labels stand
 DATA_NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
               "cifar100_coarse": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "femnist": "FEMNIST",
               "synthetic": "generated images", "digits": "digits"}  # fmt: skip
-LISTS = ("override", "claim", "deviation", "reported", "measure", "curves")
+LISTS = ("override", "claim", "deviation", "reported", "measure", "curves", "varies")
 CURVES = ("accuracy", "ema_accuracy", "personal_accuracy", "loss")  # columns that may be saved round by round
 BASE = "_base.toml"  # a paper's shared settings: run, axis, scale, deviation; a table names the axes it uses
 SCALE_KEYS = {"seeds", "run", "axis", "measure", "data_note"}
@@ -164,8 +164,8 @@ class Table:
 
     @property
     def _swept(self) -> set[str]:
-        """What an axis of the table varies and tuning must leave alone."""
-        return {definition["field"] for definition in self.axis.values() if "field" in definition}
+        """What the table varies and tuning must leave alone: the fields of its axes, and those under `varies`."""
+        return {definition["field"] for definition in self.axis.values() if "field" in definition} | set(self.varies)
 
     def tuned(self, scale: str) -> dict[tuple[str, str], dict]:
         """(data, method) -> the fields of Run that `fedrepro tune` chose at this scale."""
@@ -529,7 +529,7 @@ def _check_claims(table: Table, names: set[str]) -> None:
             raise table.fail(f"{where}kind", f"{kind!r} is none of {', '.join(CLAIM_KINDS)}")
         if "direction" in claim and claim["direction"] not in DIRECTIONS:
             raise table.fail(f"{where}direction", f"{claim['direction']!r} is none of {', '.join(DIRECTIONS)}")
-        every = {"id", "kind", "measure", "where", "note", "among", "margin", "any_scale", *CLAIM_KINDS[kind]}
+        every = {"id", "kind", "measure", "where", "note", "among", "margin", "any_scale", "most", *CLAIM_KINDS[kind]}
         every |= {"compare": {"each"}, "absolute": {"each"}, "gap_trend": {"relative"}}.get(kind, set())
         needed = {"id", *CLAIM_KINDS[kind]} | ({"measure"} if kind != "untestable" else set())
         _keys(table, where, claim, every, needed)

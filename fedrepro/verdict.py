@@ -58,6 +58,7 @@ class Verdict:
     scale: str
     effects: tuple[Effect, ...] = ()
     why: str = ""  # it cannot be tested
+    on_paper: int = 0  # comparisons that the paper's whole table makes; 0: not counted
 
     @property
     def word(self) -> str:
@@ -69,7 +70,8 @@ class Verdict:
         found = [effect.state for effect in self.effects]
         parts = [f"{found.count(s)} {s}" for s in ("open", "opposite") if s in found]
         holding = found.count("holds")
-        return ", ".join([f"{holding} of {len(found)} hold{'s' * (len(found) == 1)}", *parts])
+        counts = ", ".join([f"{holding} of {len(found)} hold{'s' * (len(found) == 1)}", *parts])
+        return counts + (f" (the paper's table makes {self.on_paper})" if self.on_paper > len(found) else "")
 
     @property
     def seeds_needed(self) -> int | None:
@@ -139,9 +141,11 @@ def judge(
     measures: dict[str, dict],
     reported=(),
     untrained: Sequence[tuple[dict[str, str], str]] = (),
+    paper_cells: Sequence[dict[str, str]] = (),
 ) -> Verdict:
     """`values`: measure, the axes' labels, seed, value (NaN where a target was missed) and, of a target, `limit`, what
     was spent when the run stopped. `untrained`: panels in which nothing that is learned can be judged yet, and why.
+    `paper_cells`: the labels of every cell of the paper's table, to say how much of the claim was judged.
 
     A claim on several measures, or in several blocks, is one claim with the comparisons of all of them."""
     if claim["kind"] == "untestable":
@@ -153,6 +157,7 @@ def judge(
     ):
         return Verdict("not testable", scale, why="an absolute number, judged at paper scale only")
     parts = [{**block, "measure": name} for block in blocks for name in measures_of(block)]
+    on_paper = sum(_count(part, paper_cells, reported) for part in parts) if paper_cells else 0
     several = len({part["measure"] for part in parts}) > 1
     estimates, why = [], []
     for part in parts:
@@ -172,8 +177,16 @@ def judge(
     if not estimates:
         return Verdict("not testable", scale, why="; ".join(dict.fromkeys(why)))
     effects = _effects(estimates)
-    state = _conclusion(effects)
-    return Verdict("undecided" if why and state == "holds" else state, scale, effects, "; ".join(dict.fromkeys(why)))
+    state = _most(effects) if claim.get("most") else _conclusion(effects)
+    state = "undecided" if why and state == "holds" else state
+    return Verdict(state, scale, effects, "; ".join(dict.fromkeys(why)), on_paper)
+
+
+def _count(part: dict, places: Sequence[dict[str, str]], reported) -> int:
+    """How many comparisons a claim makes on these cells."""
+    table = pd.DataFrame(places).assign(seed=0, value=1.0)
+    axes = {axis: list(dict.fromkeys(place[axis] for place in places)) for axis in places[0]}
+    return len(KINDS[part["kind"]](part, Cells(table, axes), 1.0, reported))
 
 
 def _trained(values: pd.DataFrame, where: dict, untrained) -> tuple[pd.DataFrame, list[str]]:
@@ -194,6 +207,21 @@ def _conclusion(effects: tuple[Effect, ...]) -> str:
         return "holds"
     alone = all(effect.half is None and effect.seeds == 1 for effect in effects if effect.state == "open")
     return "one seed" if alone else "undecided"
+
+
+def _most(effects: tuple[Effect, ...]) -> str:
+    """A claim about most cases: more than half of them hold, or are opposite. By a partial conjunction test (Benjamini
+    and Heller, Biometrics 2008): of n comparisons at least k hold if n - k + 1 times the k-th smallest p is within 5%.
+    """
+    size = len(effects)
+    needed = size // 2 + 1
+    p = sorted(1.0 if effect.p is None or effect.state != "holds" else effect.p for effect in effects)
+    if (size - needed + 1) * p[needed - 1] <= LEVEL:
+        return "holds"
+    if sum(effect.state == "opposite" for effect in effects) >= needed:
+        return "opposite"
+    state = _conclusion(effects)
+    return state if state == "one seed" else "undecided"
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,12 @@ def test_an_axis_that_sweeps_a_knob_keeps_its_values(table):
     assert [(cell.fields["lr"], cell.fields["hp"]["mu"]) for cell in prox] == [(0.3, 7), (0.4, 7)]
 
 
+def test_a_table_says_which_knobs_its_overrides_vary():
+    """KAPC's Fig. 6 varies lambda and beta by overrides; a tuned lambda must not reach it."""
+    figure = spec.find("kapc/fig6_lambda_beta")
+    assert {"hp.lam", "hp.beta"} <= figure._swept
+
+
 def test_test_images_are_never_read(small, monkeypatch):
     """With every test image and label replaced by noise a held-out run is the same, bit by bit."""
     run = small(holdout=0.2, method="fedmlb")

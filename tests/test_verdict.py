@@ -446,3 +446,33 @@ def test_blocks_of_a_claim_are_judged_together():
     """The second speaks against it; alone, the first would hold."""
     found = judged({**BEST, "also": [{**BEST, "winner": "B", "where": {"level": "9"}}]}, CLEAR)
     assert (found.state, found.counts) == ("opposite", "3 of 4 hold, 1 opposite")
+
+
+MOST = {
+    "id": "x",
+    "kind": "compare",
+    "most": True,
+    "each": ["level"],
+    "pairs": [{"better": {"method": "A"}, "worse": {"method": "B"}}],
+}
+
+
+def test_most_cases_by_a_partial_conjunction():
+    # two of three must hold: (3 - 2 + 1) times the second smallest p at most 5%
+    two = values([[0.50, 0.51, 0.52], [0.50, 0.51, 0.52], [0.50, 0.40, 0.60]],
+                 [[0.40, 0.41, 0.42], [0.40, 0.41, 0.42], [0.49, 0.50, 0.51]])  # fmt: skip
+    assert state(MOST, two) == "holds"
+    assert state({**MOST, "most": False}, two) == "undecided"
+    one = values([[0.50, 0.51, 0.52], [0.50, 0.40, 0.60], [0.50, 0.40, 0.60]],
+                 [[0.40, 0.41, 0.42], [0.49, 0.50, 0.51], [0.49, 0.50, 0.51]])  # fmt: skip
+    assert state(MOST, one) == "undecided"
+    assert state({**MOST, "pairs": [{"better": {"method": "B"}, "worse": {"method": "A"}}]}, two) == "opposite"
+    assert state(MOST, values([[0.5]] * 3, [[0.4]] * 3)) == "one seed"
+
+
+def test_a_part_of_the_papers_table_is_called_a_part():
+    cells = [{"method": m, "level": level} for m in ("A", "B", "C", "D") for level in AXES["level"]]
+    measures = {"m": {"column": "accuracy", "kind": "final"}}
+    found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells)
+    assert found.reason == "3 of 3 hold (the paper's table makes 9)"
+    assert judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells[:6]).reason == "3 of 3 hold"
