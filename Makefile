@@ -66,13 +66,13 @@ test-browser: setup ## drive every lesson in a real browser; pictures in .cache/
 	$(BIN)/python -m pytest -rs tests/browser $(ARGS)
 
 lab: setup ## open the notebooks in JupyterLab (ARGS="--no-browser --port=8888")
-	$(BIN)/python -m fedrepro.explore.server $(ARGS)
+	$(BIN)/python -m fedrepro.lessons.lab $(ARGS)
 
 lab-smoke: setup ## check that JupyterLab starts and answers
-	$(BIN)/python -m fedrepro.explore.server --smoke
+	$(BIN)/python -m fedrepro.lessons.lab --smoke
 
 index: setup ## write notebooks/index.ipynb anew, with a link to every notebook
-	$(BIN)/python -m fedrepro.explore.index
+	$(BIN)/python -m fedrepro.lessons.index
 
 lint: setup ## check style with ruff
 	$(BIN)/ruff check .

@@ -6,8 +6,15 @@ from fedrepro import Run, train, rounds, build
 from importlib import import_module
 
 __version__ = "0.1.0"
-_HOME = {"Run": "run", "Result": "engine", "train": "engine", "rounds": "engine", "sweep": "engine",
-         "build": "methods", "BadInput": "errors"}  # fmt: skip
+_HOME = {
+    "Run": "simulation.run",
+    "Result": "simulation.session",
+    "train": "simulation.session",
+    "rounds": "simulation.session",
+    "sweep": "simulation.sweep",
+    "build": "methods",
+    "BadInput": "errors",
+}
 __all__ = sorted(_HOME)
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedrepro import Run, data, rounds
-from fedrepro.local import Worker
+from fedrepro.simulation.client import Worker
 
 FASHION = dict(data="fashion_mnist", split="iid", clients=100, per_round=10, model="lenet", epochs=5, batch=50,
                lr=0.01)  # fmt: skip
@@ -41,7 +41,7 @@ def lenet() -> nn.Module:
 
 
 def resnet18() -> nn.Module:
-    from fedrepro.vision import torchvision
+    from fedrepro.models.vision import torchvision
 
     return torchvision.models.resnet18(num_classes=10)
 
@@ -214,7 +214,8 @@ def relationship_cube(repeats: int, quick: bool) -> dict:
     """KAPC's server for 100 clients of ResNet-18, Eqs. (12) and (15): one Gram matrix a layer against one pass over
     the layer for every coefficient. Layer by layer, each on both sides in turn; the ratio is of the sums."""
     from fedrepro import models
-    from fedrepro.methods.kapc import combine, gram, step
+    from fedrepro.methods.kapc import step
+    from fedrepro.methods.mixtures import combine, gram
 
     clients, repeats = (10, repeats) if quick else (100, 1)  # the passes take minutes
     net = models.build("resnet18", classes=10, channels=3, size=32)
@@ -328,8 +329,7 @@ TARGETS = {
 
 
 def main(repeats: int, quick: bool, only: list[str] | None, out: str) -> int:
-    from fedrepro.errors import choose
-    from fedrepro.run import number
+    from fedrepro.checks import choose, number
 
     repeats = number("repeats", repeats, int, 1, 1000)
     names = [choose("only", name, MEASUREMENTS) for name in only or MEASUREMENTS]

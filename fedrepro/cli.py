@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 
-from fedrepro import scratch
 from fedrepro.errors import BadInput, Failure, bad
-from fedrepro.run import Run
+from fedrepro.simulation import scratch
+from fedrepro.simulation.run import Run
 
 DEFAULT_STORE = "runs"
 
@@ -157,7 +157,7 @@ def _engine_options(command: argparse.ArgumentParser) -> None:
 
 def _choose_engine(args: argparse.Namespace) -> None:
     """By environment, which the notebooks' kernels inherit. What cannot be had is said before anything starts."""
-    from fedrepro.engine import pick_engine
+    from fedrepro.simulation.session import pick_engine
 
     engine = pick_engine(args.engine)
     if args.address:
@@ -165,7 +165,7 @@ def _choose_engine(args: argparse.Namespace) -> None:
             raise bad("--address", args.address, "only with --engine ray")
         os.environ["RAY_ADDRESS"] = args.address
     if engine == "ray":
-        from fedrepro.cluster import connect
+        from fedrepro.simulation.cluster import connect
 
         connect()
     if args.engine:
@@ -277,7 +277,7 @@ def _print_json(value) -> None:
 def _sweep_table(runs: list[Run], store: str, digests: dict) -> list[dict]:
     from pathlib import Path
 
-    from fedrepro.store import read_result
+    from fedrepro.simulation.store import read_result
 
     table = []
     for r in {r.id: r for r in runs}.values():
@@ -328,26 +328,26 @@ def data(args: argparse.Namespace) -> int:
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    from fedrepro import reproduce as driver
+    from fedrepro.evidence import driver
 
     return driver.main(args.paper, args.scale, args.seeds, args.workers, args.table, args.fresh)
 
 
 def tune(args: argparse.Namespace) -> int:
-    from fedrepro import report
-    from fedrepro import tune as search
+    from fedrepro.evidence import tune as search
+    from fedrepro.evidence.study import run_store
 
-    return search.main(args.table, args.scale, args.workers, report.run_store())
+    return search.main(args.table, args.scale, args.workers, run_store())
 
 
 def evidence(args: argparse.Namespace) -> int:
-    from fedrepro import evidence as campaign
+    from fedrepro.evidence import campaign
 
     return campaign.main(args.budget, args.status, args.workers)
 
 
 def papers(args: argparse.Namespace) -> int:
-    from fedrepro import spec
+    from fedrepro.evidence import spec
 
     print(_columns([{"paper": p, "table": t.name, "title": t.title} for p in spec.papers() for t in spec.tables(p)]))
     return 0
@@ -356,14 +356,14 @@ def papers(args: argparse.Namespace) -> int:
 def report(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from fedrepro import page
+    from fedrepro.evidence import page
 
     print(f"wrote {page.build(Path(args.folder))}")
     return 0
 
 
 def verify(args: argparse.Namespace) -> int:
-    from fedrepro import verify as checks
+    from fedrepro.evidence import verify as checks
 
     return checks.main(args.folder, args.sample, args.seed, args.workers)
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from fedrepro import Run, record
-from fedrepro.explore.drawing import canvas, png
-from fedrepro.report import Study
+from fedrepro import Run
+from fedrepro.evidence import record
+from fedrepro.evidence.study import Study
+from fedrepro.lessons.drawing import canvas, png
 
 torch.set_num_threads(1)
 

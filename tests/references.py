@@ -1,13 +1,13 @@
 """Every method again, in plain PyTorch and from the printed formulas: the other half of test_references.py.
 
-Nothing here comes from fedrepro.methods, local.py or engine.py. A reference shares with the library only what a run
-fixes before any method starts: images, split, network, the addresses of the random draws, and who takes part, is
-limited or late. Objectives are written as printed and left to autograd, models are copied whole, weights are
-dictionaries of tensors (parameters and BatchNorm statistics alike), and sums are loops.
+Nothing here comes from fedrepro.methods, simulation/client.py or federation.py. A reference shares with the library
+only what a run fixes before any method starts: images, split, network, the addresses of the random draws, and who
+takes part, is limited or late. Objectives are written as printed and left to autograd, models are copied whole,
+weights are dictionaries of tensors (parameters and BatchNorm statistics alike), and sums are loops.
 
-A reference is a generator: after each round it yields what the library must hold then,
-{"w": global model, "tested": the model whose accuracy counts, "own": {client: personal model},
-"client": {client: state}, any key of the server's state}.
+A reference is a generator: after each round it yields what the library must hold then, {"w": global model, "tested":
+the model whose accuracy counts, "own": {client: personal model}, "client": {client: state}, any key of the server's
+state}.
 """
 
 import copy
@@ -20,8 +20,8 @@ from torch import nn
 
 from fedrepro import data, models
 from fedrepro.data.partition import partition
-from fedrepro.fleet import Fleet
-from fedrepro.rng import derive, stream
+from fedrepro.simulation.fleet import Fleet
+from fedrepro.simulation.rng import derive, stream
 
 LAYER = nn.Conv2d | nn.Linear
 

@@ -25,12 +25,16 @@ from unittest import mock
 import torch
 from matplotlib.figure import Figure
 
-from fedrepro import Run, engine, record, rounds, store, train
+from fedrepro import Run, rounds, train
 from fedrepro.cli import main
 from fedrepro.errors import BadInput
+from fedrepro.evidence import record
+from fedrepro.evidence.study import Study
 from fedrepro.methods import registry
-from fedrepro.report import Study
-from fedrepro.store import CLOCKS, Clients, read_result
+from fedrepro.simulation import store
+from fedrepro.simulation.provenance import commit
+from fedrepro.simulation.states import Clients
+from fedrepro.simulation.store import CLOCKS, read_result
 
 KEPT = {"lock", "run.json", "rounds.csv", "weights.pt", "result.json"}  # of a finished run
 METHODS = [*registry(), "fedprox+feddyn"]
@@ -259,7 +263,7 @@ def told(counts: Counter) -> str:
 
 if __name__ == "__main__":
     minutes, seed = float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(10**6)
-    engine.commit()
+    commit()
     with tempfile.TemporaryDirectory(prefix="storm-") as folder:
         print(f"storm: {minutes:g} minutes, seed {seed}", flush=True)
         kills = storm(0.6 * 60 * minutes, seed, Path(folder))

@@ -9,17 +9,20 @@ import pytest
 import torch
 from test_methods import Reference, close, differ
 
-from fedrepro import build, engine, spec, train
-from fedrepro.engine import Federation
+from fedrepro import build, train
 from fedrepro.errors import BadInput
-from fedrepro.executor import Serial
-from fedrepro.fleet import Fleet
-from fedrepro.local import Worker
+from fedrepro.evidence import spec
+from fedrepro.evidence.verdict import judge
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.ama import mixing
-from fedrepro.store import Clients, Store
-from fedrepro.tree import Tree
-from fedrepro.verdict import judge
+from fedrepro.simulation import session
+from fedrepro.simulation.client import Worker
+from fedrepro.simulation.executor import Serial
+from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.fleet import Fleet
+from fedrepro.simulation.states import Clients
+from fedrepro.simulation.store import Store
+from fedrepro.simulation.tree import Tree
 
 LATE = {"delay": 0.6, "max_delay": 3}
 NORM = {"model": "small:norm=batch", "data": "synthetic:classes=4,channels=3,size=32,train=700"}
@@ -227,7 +230,7 @@ def test_a_mix_past_one_is_refused(small):
 def test_interrupted_with_updates_pending(small, tmp_path, method):
     run = small(method=method, rounds=6, limited=0.5, **LATE)
     whole, two = train(run, workers=1), train(run, workers=2)
-    going = engine.rounds(run, store=tmp_path, workers=1)
+    going = session.rounds(run, store=tmp_path, workers=1)
     for _ in range(3):
         next(going)
     going.close()

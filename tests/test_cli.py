@@ -14,7 +14,7 @@ import time
 import pytest
 
 from fedrepro import cli, rounds, train
-from fedrepro.run import Run
+from fedrepro.simulation.run import Run
 
 FEDREPRO = [sys.executable, "-m", "fedrepro.cli"]
 QUICK = ["--clients", "4", "--per-round", "2", "--rounds", "2", "--epochs", "1", "--samples", "30", "--workers", "1"]
@@ -273,7 +273,7 @@ def test_short_memory_and_other_failures_are_one_line(fed, monkeypatch):
         def train(*_, **__):
             raise error
 
-        monkeypatch.setattr("fedrepro.engine.train", train)
+        monkeypatch.setattr("fedrepro.simulation.session.train", train)
         return fed("run", *QUICK)
 
     assert fail(RuntimeError("DefaultCPUAllocator: can't allocate memory: ..."))[0] == 1
@@ -364,7 +364,7 @@ def test_a_reader_that_has_seen_enough():
 
 
 def no_training(monkeypatch):
-    monkeypatch.setattr("fedrepro.engine.Federation.advance", lambda self: pytest.fail("computed again"))
+    monkeypatch.setattr("fedrepro.simulation.federation.Federation.advance", lambda self: pytest.fail("computed again"))
 
 
 def test_a_finished_run_is_read(fed, monkeypatch):
@@ -384,7 +384,7 @@ def test_a_sweep_shows_a_table_and_computes_once(fed, monkeypatch):
     assert head.split()[:2] == ["run", "method"]
     assert len({row.split()[0] for row in rows}) == len(rows) == 4
     no_training(monkeypatch)
-    monkeypatch.setattr("fedrepro.local.Worker.client", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("fedrepro.simulation.client.Worker.client", lambda *_: pytest.fail("computed again"))
     assert fed(*grid)[1].splitlines()[-5:] == [head, *rows]
     table = json.loads(fed(*grid, "--json")[1])
     assert [row["digest"][:16] for row in table] == [row.split()[-1] for row in rows]

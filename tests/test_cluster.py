@@ -94,7 +94,7 @@ class OnlyHere:
 
 
 def test_errors_and_deaths(nodes, capfd):
-    from fedrepro.cluster import Cluster
+    from fedrepro.simulation.cluster import Cluster
 
     class Context:
         def fail(self, value):
@@ -119,7 +119,7 @@ def test_errors_and_deaths(nodes, capfd):
     with pytest.raises(Failure, match=r"no worker can start on the Ray cluster: .*No module named"):
         on_cluster(OnlyHere(), "anything", [()], workers=1)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Failure, match="digests would differ"):
-        patch.setattr("fedrepro.cluster.versions", lambda: {"torch": "0.1"})
+        patch.setattr("fedrepro.simulation.cluster.versions", lambda: {"torch": "0.1"})
         on_cluster(Context(), "gpus", [()], workers=1)
     assert [len(ids) for ids in on_cluster(Context(), "gpus", [(), ()], workers=2, gpus=1)] == [1, 1]
 

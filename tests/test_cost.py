@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedrepro.cost import round_costs
+from fedrepro.simulation.cost import round_costs
 
 STEPS, BATCH = 3, 40
 

@@ -27,7 +27,7 @@ from fedrepro.cli import main
 from fedrepro.data import cache, decode, sources
 from fedrepro.data.coarse import COARSE, FINE
 from fedrepro.errors import BadInput, Failure
-from fedrepro.rng import stream
+from fedrepro.simulation.rng import stream
 
 REAL_DATA = os.environ.get("FEDREPRO_DATA")
 REAL_CACHE = os.environ.get("FEDREPRO_CACHE")

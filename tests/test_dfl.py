@@ -8,19 +8,21 @@ import torch
 import torch.nn.functional as F
 from test_methods import Reference, close, differ
 
-from fedrepro import Run, build, report, rounds, spec, train
-from fedrepro.engine import Federation
+from fedrepro import Run, build, rounds, train
 from fedrepro.errors import BadInput
-from fedrepro.executor import Serial
-from fedrepro.ledger import nbytes
-from fedrepro.local import Local, Worker
+from fedrepro.evidence import spec
+from fedrepro.evidence.measures import measured
+from fedrepro.evidence.verdict import judge
+from fedrepro.methods.base import Round, Upload
 from fedrepro.methods.dfl import divergence, merge, soft_targets
-from fedrepro.methods.fedavg import Round, Upload
 from fedrepro.methods.fedgen import diversity, generate, generator
-from fedrepro.rng import stream
-from fedrepro.store import Clients
-from fedrepro.tree import Tree
-from fedrepro.verdict import judge
+from fedrepro.simulation.client import Local, Worker
+from fedrepro.simulation.executor import Serial
+from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.ledger import nbytes
+from fedrepro.simulation.rng import stream
+from fedrepro.simulation.states import Clients
+from fedrepro.simulation.tree import Tree
 
 BATCHNORM = {"model": "small:norm=batch", "data": "synthetic:classes=4,channels=3,size=16,train=400,test=100",
              "samples": 40, "split": "iid", "batch": 20}  # fmt: skip
@@ -504,7 +506,7 @@ def test_what_soft_targets_add_on_femnist():  # dfl-c20, errata DF-09 and DF-10
 def test_a_sharp_drop_is_five_points(end, verdict):  # dfl-c25: 59.74 is Table V's T = 0.1, the same run until then
     curve = pd.DataFrame({"round": [450, 495, 500], "accuracy": [0.5974, 0.6, end]})
     measure = table("dfl/fig5_ratio_strategies").measures("paper")["drop in the last tenth"]
-    drop = report._measure(curve, measure)
+    drop = measured(curve, measure)
     assert drop == pytest.approx(0.5974 - end)
     assert judged("fig5_ratio_strategies", "dfl-c25", [{"method": "DFL-DRw/T", "value": drop}])[0] == verdict
 

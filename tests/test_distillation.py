@@ -11,15 +11,17 @@ import torch
 import torch.nn.functional as F
 from test_methods import Reference, close
 
-from fedrepro import build, engine, train
-from fedrepro.engine import Federation
+from fedrepro import build, train
 from fedrepro.errors import BadInput
-from fedrepro.executor import Serial
-from fedrepro.local import Local, Worker
 from fedrepro.methods import Round
-from fedrepro.rng import stream
-from fedrepro.store import Clients, load_tensors, save_tensors
-from fedrepro.tree import Tree
+from fedrepro.simulation import session
+from fedrepro.simulation.client import Local, Worker
+from fedrepro.simulation.executor import Serial
+from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.rng import stream
+from fedrepro.simulation.states import Clients
+from fedrepro.simulation.store import load_tensors, save_tensors
+from fedrepro.simulation.tree import Tree
 
 METHODS = ("fedkd", "fitnet", "fedntd", "fedgkd")
 WEIGHT = {"fedkd": "lam", "fitnet": "lam", "fedntd": "beta", "fedgkd": "gamma"}
@@ -275,7 +277,7 @@ def test_gkd_interrupted_is_uninterrupted(small, tmp_path):
     run = small(method="fedgkd", hp={"gamma": 2, "buffer": 3}, rounds=6, delay=0.3, max_delay=2)
     whole, two = train(run, workers=1), train(run, workers=2)
     for stop in (1, 4):
-        going = engine.rounds(run, store=tmp_path, workers=1)
+        going = session.rounds(run, store=tmp_path, workers=1)
         for _ in range(stop):
             next(going)
         going.close()

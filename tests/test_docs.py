@@ -9,8 +9,8 @@ import pytest
 from test_readme import make
 
 import fedrepro.methods as methods
-from fedrepro import spec
 from fedrepro.cli import parser
+from fedrepro.evidence import spec
 
 PAGES = sorted((spec.HOME / "docs").glob("*.md"))
 TEXTS = [spec.HOME / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + PAGES

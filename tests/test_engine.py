@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from fedrepro import Run, rounds, sweep, train
-from fedrepro.engine import Federation
-from fedrepro.executor import Serial
-from fedrepro.fleet import Fleet
-from fedrepro.local import Worker
 from fedrepro.methods import registry
-from fedrepro.store import CLOCKS, Clients
+from fedrepro.simulation.client import Worker
+from fedrepro.simulation.executor import Serial
+from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.fleet import Fleet
+from fedrepro.simulation.states import Clients
+from fedrepro.simulation.store import CLOCKS
 
 STACK = "fedprox+feddyn"
 
@@ -123,9 +124,11 @@ KILLED = """
 import sys, torch
 torch.set_num_threads(1)
 from fedrepro import Run, train
-from fedrepro import data, engine, store
+from fedrepro import data
+from fedrepro.simulation import store
+from fedrepro.simulation.provenance import commit
 store.CHECKPOINT_SHARE = 1.0
-data.load("digits"), engine.commit()  # once, not in each child
+data.load("digits"), commit()  # once, not in each child
 print("ready", flush=True)
 for line in sys.stdin:
     import os

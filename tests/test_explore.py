@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedrepro import cost, data, train
+from fedrepro import data, train
 from fedrepro.errors import BadInput
-from fedrepro.explore import cube, gmbs, index, live, mixing, partitions, paths, soft_targets, widgets
-from fedrepro.explore.drawing import png
+from fedrepro.evidence.spec import NOTEBOOKS
+from fedrepro.lessons import cube, gmbs, index, live, mixing, partitions, paths, soft_targets, widgets
+from fedrepro.lessons.drawing import png
 from fedrepro.methods import Round
 from fedrepro.methods.dfl import divergence
 from fedrepro.methods.kapc_bls import KAPC_BLS
-from fedrepro.run import Run
-from fedrepro.spec import NOTEBOOKS
-from fedrepro.store import CLOCKS
-from fedrepro.tree import Tree
+from fedrepro.simulation import cost
+from fedrepro.simulation.run import Run
+from fedrepro.simulation.store import CLOCKS
+from fedrepro.simulation.tree import Tree
 
 QUICK = [name for name in index.LESSONS if name != "live"]  # redraw as soon as a control moves
 LESSONS = [NOTEBOOKS / "explore" / f"{name}.ipynb" for name in index.LESSONS]
@@ -344,7 +345,7 @@ def test_every_control_changes_the_page_in_time(name, redraw_budget):
 @pytest.mark.parametrize("name", QUICK)
 def test_a_kept_figure_is_like_a_new_one(name, monkeypatch):
     """Nothing of an earlier picture is left in the axes that lessons draw into again and again."""
-    lesson = importlib.import_module(f"fedrepro.explore.{name}")
+    lesson = importlib.import_module(f"fedrepro.lessons.{name}")
 
     def pictures() -> list[bytes]:
         panel = getattr(widgets, name)()

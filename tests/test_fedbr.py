@@ -6,20 +6,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedrepro import build, engine, train
+from fedrepro import build, train
 from fedrepro.data.partition import partition
-from fedrepro.engine import Federation
 from fedrepro.errors import BadInput
-from fedrepro.executor import Serial
-from fedrepro.fleet import Fleet
-from fedrepro.local import Local, Worker, values_of
+from fedrepro.evidence.spec import find
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.fedbr import FedBR_Ran, paper_traffic, share
 from fedrepro.models import Net
-from fedrepro.rng import stream
-from fedrepro.spec import find
-from fedrepro.store import CLOCKS, Clients
-from fedrepro.tree import Tree
+from fedrepro.simulation import session
+from fedrepro.simulation.client import Local, Worker, values_of
+from fedrepro.simulation.executor import Serial
+from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.fleet import Fleet
+from fedrepro.simulation.rng import stream
+from fedrepro.simulation.states import Clients
+from fedrepro.simulation.store import CLOCKS
+from fedrepro.simulation.tree import Tree
 
 SIX = {"model": "small", "data": "synthetic:classes=4,channels=3,size=16,train=400,test=100", "samples": 20,
        "split": "iid", "clients": 4, "per_round": 2, "batch": 10}  # fmt: skip
@@ -482,7 +484,7 @@ def test_random_choices_forced_to_the_bandits_reproduce_it(small, monkeypatch): 
     free = train(small(method="fedbr_ran", **common), workers=1)
     monkeypatch.setattr(FedBR_Ran, "decide", lambda self, server, cid, r: chosen[r.t, cid])
     forced = train(small(method="fedbr_ran", **common), workers=1)
-    ours = engine.digest(fed.server["w"], fed.server["b"], fed.rows)
+    ours = session.digest(fed.server["w"], fed.server["b"], fed.rows)
     assert forced.digest == ours != free.digest
     assert [row["bytes_down"] for row in forced.rows] == [row["bytes_down"] for row in fed.rows]
 
@@ -534,7 +536,7 @@ def test_interrupted_is_uninterrupted_on_any_number_of_workers(small, tmp_path, 
     run = small(method=method, rounds=6, clients=4, delay=0.3, max_delay=2, **CLOCK)
     whole, two = train(run, workers=1), train(run, workers=2)
     for stop in (2, 4):
-        going = engine.rounds(run, store=tmp_path, workers=1)
+        going = session.rounds(run, store=tmp_path, workers=1)
         for _ in range(stop):
             next(going)
         going.close()
@@ -545,8 +547,8 @@ def test_interrupted_is_uninterrupted_on_any_number_of_workers(small, tmp_path, 
 
 
 def test_bandit_state_survives_a_checkpoint_and_workers(small, tmp_path):
-    from fedrepro.executor import Processes
-    from fedrepro.store import load_tensors, save_tensors
+    from fedrepro.simulation.executor import Processes
+    from fedrepro.simulation.store import load_tensors, save_tensors
 
     fed = federation(small(method="fedbr", clients=3, **CLOCK))
     worker = Worker(fed.run)

@@ -5,10 +5,11 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from fedrepro import gate, record, spec, train
+from fedrepro import train
 from fedrepro.errors import BadInput
-from fedrepro.gate import Rule, central, judge
-from fedrepro.report import Study
+from fedrepro.evidence import gate, record, spec
+from fedrepro.evidence.gate import Rule, central, judge
+from fedrepro.evidence.study import Study
 
 nan = float("nan")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedrepro.verdict import decide, judge, pooled
+from fedrepro.evidence.verdict import decide, judge, pooled
 
 DRAWS = 2000
 METHODS = ["A", "B", "C", "D", "E"]

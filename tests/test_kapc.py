@@ -9,22 +9,24 @@ from test_dfl import federation
 from test_methods import Reference, close
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedrepro import Run, build, spec, train
-from fedrepro.cost import round_costs
-from fedrepro.engine import Federation
+from fedrepro import Run, build, train
 from fedrepro.errors import BadInput
-from fedrepro.executor import Serial
-from fedrepro.fleet import Fleet, shannon
-from fedrepro.kapc_extras import savings, self_by_visit, without_learning
-from fedrepro.local import Worker
-from fedrepro.methods.kapc import combine, gram, normalise, step, write_back
+from fedrepro.evidence import spec
+from fedrepro.evidence.extras.kapc import savings, self_by_visit, without_learning
+from fedrepro.evidence.study import Study
+from fedrepro.evidence.verdict import judge
+from fedrepro.methods.kapc import normalise, step, write_back
 from fedrepro.methods.kapc_bls import excess, lengths, log_m, walk
+from fedrepro.methods.mixtures import combine, gram
 from fedrepro.models import build as net
-from fedrepro.report import Study
-from fedrepro.rng import stream
-from fedrepro.store import Clients
-from fedrepro.tree import Tree
-from fedrepro.verdict import judge
+from fedrepro.simulation.client import Worker
+from fedrepro.simulation.cost import round_costs
+from fedrepro.simulation.executor import Serial
+from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.fleet import Fleet, shannon
+from fedrepro.simulation.rng import stream
+from fedrepro.simulation.states import Clients
+from fedrepro.simulation.tree import Tree
 
 BATCHNORM = {"model": "small:norm=batch", "data": "synthetic:classes=4,channels=3,size=16,train=400,test=100",
              "samples": 40, "split": "iid", "batch": 20}  # fmt: skip

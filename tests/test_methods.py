@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from fedrepro import build, train
-from fedrepro.engine import Federation
 from fedrepro.errors import BadInput
-from fedrepro.executor import Serial
-from fedrepro.fleet import Fleet
-from fedrepro.local import Worker
-from fedrepro.rng import stream
-from fedrepro.store import Clients
+from fedrepro.simulation.client import Worker
+from fedrepro.simulation.executor import Serial
+from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.fleet import Fleet
+from fedrepro.simulation.rng import stream
+from fedrepro.simulation.states import Clients
 
 
 class Reference:
@@ -294,7 +294,7 @@ def test_one_full_batch_step_is_gradient_descent_on_the_mean_loss(run):  # I-46
 
 
 def test_partial_work_shortens_only_limited_devices(run):
-    from fedrepro.local import Local
+    from fedrepro.simulation.client import Local
 
     r = run(method="fedprox", hp={"partial": True}, epochs=4, limited=0.5)
     worker = Worker(r)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from fedrepro import figures, metrics
 from fedrepro.errors import BadInput
+from fedrepro.evidence import figures
+from fedrepro.simulation import metrics
 
 
 def test_ema_by_hand():
@@ -31,7 +32,7 @@ def test_ema_has_the_same_memory_however_often_one_tests():
 def test_one_moving_average():
     """The engine's and the report's are the same numbers, also when only every second round is tested."""
     from fedrepro import train
-    from fedrepro.report import Study
+    from fedrepro.evidence.study import Study
 
     study = Study("fedmlb/table7_loss_weights", "smoke")
     result = train(study.cells[0].run(0), workers=1)

@@ -83,7 +83,7 @@ def test_resnet18_blocks():
 
 
 def test_resnet18_is_torchvisions():
-    from fedrepro.vision import torchvision
+    from fedrepro.models.vision import torchvision
 
     for name, norm in (("resnet18", None), ("resnet18:norm=group", lambda width: nn.GroupNorm(2, width))):
         net = make(name)
@@ -114,7 +114,7 @@ def test_dfl_vgg16_has_batchnorm(classes, plain, printed):
 
 
 def test_dfl_vgg16_is_torchvisions_layer_by_layer():
-    from fedrepro.vision import torchvision
+    from fedrepro.models.vision import torchvision
 
     def layers(*parts):
         found = [m for part in parts for m in part.modules() if not list(m.children())]
@@ -128,7 +128,7 @@ def test_dfl_vgg16_is_torchvisions_layer_by_layer():
 
 
 def test_dropout_is_torchvisions():
-    from fedrepro.vision import torchvision
+    from fedrepro.models.vision import torchvision
 
     net = make("mobilenet_v2:dropout=0.2").train()
     torch.manual_seed(0)

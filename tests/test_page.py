@@ -13,9 +13,9 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from fedrepro import page, spec
 from fedrepro.cli import main
-from fedrepro.verdict import MARKS, Effect, word
+from fedrepro.evidence import page, spec
+from fedrepro.evidence.verdict import MARKS, Effect, word
 
 TABLE = "table4_5_interval"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedrepro import page, spec
-from fedrepro.verdict import judge
+from fedrepro.evidence import page, spec
+from fedrepro.evidence.verdict import judge
 
 SEEDS = 3
 SPREAD = 1e-5  # of the value, over seeds, where the paper prints none: below its last digit

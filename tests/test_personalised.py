@@ -8,11 +8,11 @@ from test_dfl import federation
 from test_methods import Reference, close
 
 from fedrepro import build, train
-from fedrepro.fleet import Fleet
 from fedrepro.methods import Round
 from fedrepro.methods.fedbn import normal
 from fedrepro.methods.pfedla import owned
-from fedrepro.tree import Tree, mean
+from fedrepro.simulation.fleet import Fleet
+from fedrepro.simulation.tree import Tree, mean
 
 BATCHNORM = {"model": "small:norm=batch", "data": "synthetic:classes=4,channels=3,size=16,train=400,test=100",
              "samples": 40, "split": "iid", "batch": 20}  # fmt: skip

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from fedrepro import Run, data
 from fedrepro.data import made, portable
 from fedrepro.data.partition import partition, personal_test
-from fedrepro.fleet import Fleet
-from fedrepro.rng import stream
+from fedrepro.simulation.fleet import Fleet
+from fedrepro.simulation.rng import stream
 
 DIRICHLET = ["dirichlet:0.3", "dirichlet:0.01", "dirichlet_unequal:0.1", "dirichlet_unequal:0.01"]
 SPLITS = ["iid", *DIRICHLET, "level:7", "dominant:0.8", "shards:2", "writers"]

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from fedrepro import spec
 from fedrepro.cli import main, parser
+from fedrepro.evidence import spec
 
 README = (spec.HOME / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.S)

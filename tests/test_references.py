@@ -8,11 +8,11 @@ import references as ref
 import torch
 
 from fedrepro import Run, data
-from fedrepro.engine import Federation
-from fedrepro.executor import Serial
-from fedrepro.local import Worker
 from fedrepro.methods import Round, registry
-from fedrepro.store import Clients
+from fedrepro.simulation.client import Worker
+from fedrepro.simulation.executor import Serial
+from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.states import Clients
 
 TOLERANCE = 1e-10
 COMMON = {
@@ -178,6 +178,6 @@ def test_references_share_no_method():
     assert [line for line in used if "fedrepro" in line] == [
         "from fedrepro import data, models",
         "from fedrepro.data.partition import partition",
-        "from fedrepro.fleet import Fleet",
-        "from fedrepro.rng import derive, stream",
+        "from fedrepro.simulation.fleet import Fleet",
+        "from fedrepro.simulation.rng import derive, stream",
     ]

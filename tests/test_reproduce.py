@@ -7,10 +7,10 @@ import nbformat
 import pandas as pd
 import pytest
 
-from fedrepro import reproduce, spec
 from fedrepro.cli import main
 from fedrepro.errors import BadInput
-from fedrepro.report import Study
+from fedrepro.evidence import driver, spec
+from fedrepro.evidence.study import Study
 
 TABLE = "table2_temperature"
 
@@ -70,7 +70,7 @@ def test_a_parameter_the_notebook_does_not_take_is_refused(paper):
 
     change(paper / f"notebooks/fedbr/{TABLE}.ipynb", forget_seeds)
     with pytest.raises(BadInput, match="parameters cell lacks seeds"):
-        reproduce.execute(Study(f"fedbr/{TABLE}", "smoke"), 2, 1, False)
+        driver.execute(Study(f"fedbr/{TABLE}", "smoke"), 2, 1, False)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import nbformat
 import pandas as pd
 import pytest
 
-from fedrepro import spec
 from fedrepro.errors import BadInput
-from fedrepro.report import Study, _measure
-from fedrepro.tune import pilots
-from fedrepro.verdict import Verdict, judge, learned
+from fedrepro.evidence import spec
+from fedrepro.evidence.measures import _measure
+from fedrepro.evidence.study import Study
+from fedrepro.evidence.tune import pilots
+from fedrepro.evidence.verdict import Verdict, judge, learned
 
 TABLES = [f"{paper}/{table.name}" for paper in spec.papers() for table in spec.tables(paper)]
 

@@ -13,12 +13,14 @@ import time
 import pytest
 import torch
 
-from fedrepro import Run, rounds, scratch, train
+from fedrepro import Run, rounds, train
 from fedrepro.cli import main
 from fedrepro.errors import BadInput, Failure
-from fedrepro.executor import Processes
-from fedrepro.store import SUMMARY, Clients, Store, load_tensors, save_tensors
-from fedrepro.tree import Tree
+from fedrepro.simulation import scratch
+from fedrepro.simulation.executor import Processes
+from fedrepro.simulation.states import Clients
+from fedrepro.simulation.store import SUMMARY, Store, load_tensors, save_tensors
+from fedrepro.simulation.tree import Tree
 
 KEPT = {"lock", "run.json", "rounds.csv", "weights.pt", "result.json"}  # of a finished run
 

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from fedrepro.ledger import count, nbytes
-from fedrepro.tree import Tree, mean
+from fedrepro.simulation.ledger import count, nbytes
+from fedrepro.simulation.tree import Tree, mean
 
 
 def tree(seed: int) -> Tree:

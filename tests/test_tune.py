@@ -12,8 +12,9 @@ import time
 import pytest
 import torch
 
-from fedrepro import Run, data, spec, train, tune
+from fedrepro import Run, data, train
 from fedrepro.errors import BadInput
+from fedrepro.evidence import spec, tune
 
 TABLE = "fedbr/fig3_convergence"
 TUNE = {"grid": {"lr": [0.02, 0.05]}, "grids": {"fedprox": {"lr": [0.05], "hp.mu": [0.01, 1.0]}}, "length": 0.5}

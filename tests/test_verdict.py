@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from fedrepro.verdict import Effect, Verdict, decide, judge, learned, pooled, text, word
+from fedrepro.evidence.verdict import Effect, Verdict, decide, judge, learned, pooled, text, word
 
 AXES = {"method": ["A", "B"], "level": ["0", "5", "9"]}
 NAN = float("nan")

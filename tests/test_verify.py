@@ -11,14 +11,15 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fedrepro import cost, record, spec
 from fedrepro.cli import main
 from fedrepro.errors import BadInput
-from fedrepro.record import MANIFEST, README, ROUNDS, RUNS
-from fedrepro.report import Study
-from fedrepro.run import Run
-from fedrepro.store import checksum, rounds_digest, write_json
-from fedrepro.verify import _compare_in_kind, check
+from fedrepro.evidence import record, spec
+from fedrepro.evidence.record import MANIFEST, README, ROUNDS, RUNS
+from fedrepro.evidence.study import Study
+from fedrepro.evidence.verify import _compare_in_kind, check
+from fedrepro.simulation import cost
+from fedrepro.simulation.run import Run
+from fedrepro.simulation.store import checksum, rounds_digest, write_json
 
 TABLE = "table4_5_interval"
 FILES = (".csv", "_values.csv", "_verdicts.csv", "_effects.csv", ".png", ".svg", ".ipynb")

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from fedrepro.checks import choose, parse_options
 from fedrepro.data import cache, made, sources
 from fedrepro.data.coarse import COARSE
 from fedrepro.data.sources import DataUnavailable
 from fedrepro.data.transforms import AUGMENTATIONS, augment
-from fedrepro.errors import bad, choose, parse_options
-from fedrepro.rng import stream
+from fedrepro.errors import bad
+from fedrepro.simulation.rng import stream
 
 __all__ = [
     "AUGMENTATIONS",

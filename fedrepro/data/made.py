@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedrepro.data.transforms import pick
 from fedrepro.errors import bad
-from fedrepro.rng import stream
+from fedrepro.simulation.rng import stream
 
 SYNTHETIC = {
     "classes": 10,

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrepro.checks import choose
 from fedrepro.data import portable
-from fedrepro.errors import bad, choose
-from fedrepro.rng import stream
+from fedrepro.errors import bad
+from fedrepro.simulation.rng import stream
 
 MINIMUM = 10  # samples of a client under dirichlet_unequal; KAPC states none
 FEW_CLASSES = 20  # up to here FedBR's CIFAR10 rule makes the levels, above it its CIFAR100 rule

@@ -132,7 +132,7 @@ def download(url: str, md5: str, bar: Bar) -> bytes:
 
 
 def origin_idx(dataset: str, bar: Bar) -> Arrays:
-    from fedrepro.vision import torchvision
+    from fedrepro.models.vision import torchvision
 
     published = getattr(torchvision.datasets, dataset)
     for base in published.mirrors:
@@ -145,14 +145,14 @@ def origin_idx(dataset: str, bar: Bar) -> Arrays:
 
 
 def origin_cifar(dataset: str, decoder, bar: Bar) -> Arrays:
-    from fedrepro.vision import torchvision
+    from fedrepro.models.vision import torchvision
 
     published = getattr(torchvision.datasets, dataset)
     return decoder(decode.open_files(download(published.url, published.tgz_md5, bar)), bar)
 
 
 def origin_qmnist(bar: Bar) -> Arrays:
-    from fedrepro.vision import torchvision
+    from fedrepro.models.vision import torchvision
 
     labels = [torchvision.datasets.QMNIST.resources[split][1] for split in ("train", "test")]
     return decode.qmnist({url: partial(download, url, md5, bar) for url, md5 in labels}, bar)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrepro.errors import choose
+from fedrepro.checks import choose
 
 AUGMENTATIONS = ("none", "flip", "crop", "crop+flip")
 PADDING = 4

@@ -5,9 +5,9 @@ from dataclasses import fields, make_dataclass
 from functools import cache
 from importlib import import_module
 
-from fedrepro.errors import BadInput, bad, choose
-from fedrepro.methods.fedavg import FedAvg, Local, Message, Round, State, Upload, hp
-from fedrepro.run import number
+from fedrepro.checks import choose, number
+from fedrepro.errors import BadInput, bad
+from fedrepro.methods.base import FedAvg, Local, Message, Round, State, Upload, hp
 
 __all__ = ["FedAvg", "Local", "Message", "Round", "State", "Upload", "build", "hp", "registry"]
 

@@ -3,8 +3,8 @@ from dataclasses import dataclass
 from math import exp
 
 from fedrepro.errors import bad
-from fedrepro.methods.fedavg import FedAvg, Round, State, hp
-from fedrepro.tree import mean
+from fedrepro.methods.base import FedAvg, Round, State, hp
+from fedrepro.simulation.tree import mean
 
 
 @dataclass(frozen=True)

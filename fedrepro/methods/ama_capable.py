@@ -1,11 +1,11 @@
 from dataclasses import dataclass
 
-from fedrepro.fleet import Fleet
 from fedrepro.methods.ama import AMA
-from fedrepro.methods.fedavg import Round, State
+from fedrepro.methods.base import Round, State
 from fedrepro.methods.fedbn import without
 from fedrepro.methods.fes import FES
-from fedrepro.tree import Tree
+from fedrepro.simulation.fleet import Fleet
+from fedrepro.simulation.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
+from fedrepro.methods.base import FedAvg, Local, Round, State, hp
 
 BATCH = 500  # samples in one pass of `soft_targets`
 

@@ -4,10 +4,10 @@ import torch
 
 from fedrepro import models
 from fedrepro.errors import bad
+from fedrepro.methods.base import FedAvg, Local, Round, State, hp
 from fedrepro.methods.dfl import divergence, merge, soft_targets
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
-from fedrepro.rng import derive
-from fedrepro.tree import Tree
+from fedrepro.simulation.rng import derive
+from fedrepro.simulation.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from fedrepro.methods.fedavg import FedAvg, Round, State, hp
+from fedrepro.methods.base import FedAvg, Round, State, hp
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from fedrepro.errors import bad
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
-from fedrepro.methods.kapc import combine, fill, gram, kept_of, stack
+from fedrepro.methods.base import FedAvg, Local, Round, State, hp
 from fedrepro.methods.localtraining import LocalTraining
-from fedrepro.tree import Tree
+from fedrepro.methods.mixtures import combine, fill, gram, kept_of, stack
+from fedrepro.simulation.tree import Tree
 
 DECAY, EVERY = 0.1, 30  # the authors' alpha_k: multiplied by DECAY after so many rounds
 

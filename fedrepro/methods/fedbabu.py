@@ -1,9 +1,9 @@
 from dataclasses import dataclass
 
+from fedrepro.methods.base import FedAvg, Local, Round, State, hp
 from fedrepro.methods.fd import initial
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
 from fedrepro.methods.fedbn import without
-from fedrepro.tree import Tree
+from fedrepro.simulation.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from fedrepro.methods.base import FedAvg, Local, Round, State
 from fedrepro.methods.fd import initial
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State
-from fedrepro.tree import Tree
+from fedrepro.simulation.tree import Tree
 
 
 @dataclass(frozen=True)

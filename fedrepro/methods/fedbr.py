@@ -6,10 +6,10 @@ from math import exp, log, sqrt
 import torch
 
 from fedrepro.errors import bad
-from fedrepro.methods.fedavg import FedAvg, Local, Message, Round, State, hp
+from fedrepro.methods.base import FedAvg, Local, Message, Round, State, hp
 from fedrepro.methods.fedmlb import count_blocks, hybrid_loss
-from fedrepro.rng import stream
-from fedrepro.tree import Tree, mean
+from fedrepro.simulation.rng import stream
+from fedrepro.simulation.tree import Tree, mean
 
 
 @dataclass(frozen=True)

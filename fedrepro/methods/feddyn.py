@@ -1,8 +1,8 @@
 from dataclasses import dataclass
 
 from fedrepro.errors import bad
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
-from fedrepro.tree import mean
+from fedrepro.methods.base import FedAvg, Local, Round, State, hp
+from fedrepro.simulation.tree import mean
 
 
 @dataclass(frozen=True)

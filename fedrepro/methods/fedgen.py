@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedrepro.errors import bad
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, Upload, hp
-from fedrepro.rng import derive, stream
-from fedrepro.tree import Tree
+from fedrepro.methods.base import FedAvg, Local, Round, State, Upload, hp
+from fedrepro.simulation.rng import derive, stream
+from fedrepro.simulation.tree import Tree
 
 RUNNING = ("mean", "var")  # of the generator's BatchNorm: not trained, sent with it
 

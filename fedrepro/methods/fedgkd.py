@@ -3,9 +3,9 @@ from itertools import pairwise
 
 import torch
 
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
+from fedrepro.methods.base import FedAvg, Local, Round, State, hp
 from fedrepro.methods.fedkd import divergence
-from fedrepro.tree import mean
+from fedrepro.simulation.tree import mean
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrepro.methods.fedavg import FedAvg, Local, hp
+from fedrepro.methods.base import FedAvg, Local, hp
 
 
 @dataclass(frozen=True)

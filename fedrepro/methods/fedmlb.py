@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedrepro import models
 from fedrepro.errors import bad
-from fedrepro.methods.fedavg import FedAvg, Local, hp
+from fedrepro.methods.base import FedAvg, Local, hp
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedrepro.methods.fedavg import FedAvg, Local, hp
+from fedrepro.methods.base import FedAvg, Local, hp
 from fedrepro.methods.fedkd import divergence
 
 

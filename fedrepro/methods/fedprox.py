@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedrepro.methods.fedavg import FedAvg, Local, hp
+from fedrepro.methods.base import FedAvg, Local, hp
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from fedrepro.methods.fedavg import FedAvg, Local
+from fedrepro.methods.base import FedAvg, Local
 
 
 @dataclass(frozen=True)

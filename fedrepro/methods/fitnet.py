@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from fedrepro.methods.fedavg import FedAvg, Local, hp
+from fedrepro.methods.base import FedAvg, Local, hp
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from fedrepro.errors import bad
-from fedrepro.methods.fedavg import Local, Round, State, hp
+from fedrepro.methods.base import Local, Round, State, hp
 from fedrepro.methods.localtraining import LocalTraining
-from fedrepro.tree import Tree
+from fedrepro.methods.mixtures import combine, fill, gram, kept_of, stack
+from fedrepro.simulation.tree import Tree
 
-COLUMNS = 1 << 14  # parameters of a layer that are turned into float64 at a time
 MOST_CLIENTS = 2000  # the cube has clients^2 coefficients a layer
 VISITS = 6  # so many of a client's first visits have a column of their own
 
@@ -118,26 +118,6 @@ class KAPC(LocalTraining):
         return {} if server["kapc/r"] is None else {"relationship": server["kapc/r"]}
 
 
-def kept_of(r: Round, cid: int, key: str) -> Tree | None:
-    """One part of what the server keeps of a client, if it keeps anything."""
-    state = r.shelf.get(cid) if r.shelf else None
-    return state and state[key]
-
-
-def stack(models: list[Tree], names: list[str]) -> Tensor:
-    """One layer of every client: clients x parameters."""
-    return torch.stack([torch.cat([w[name].flatten() for name in names]) for w in models])
-
-
-def gram(x: Tensor) -> Tensor:
-    """<w_j, w_k> for all clients j, k; in float64, because clients that agree differ by little of their length."""
-    total = x.new_zeros(len(x), len(x), dtype=torch.float64)
-    for part in x.split(COLUMNS, 1):
-        part = part.double()
-        total += part @ part.T
-    return total.cpu()
-
-
 def step(rows: Tensor, products: Tensor, lam: float, beta: float, rate: float) -> Tensor:
     """Eq. (12): all its inner products <w_j, s_i - w_i> are (R - 1) G, with the Gram matrix G of the layer."""
     n = rows.shape[-1]
@@ -160,16 +140,3 @@ def write_back(matrix: Tensor, chosen: Tensor, new: Tensor, rows: str) -> None:
     else:
         matrix[part] = new
         matrix[chosen] = normalise(matrix[chosen])
-
-
-def combine(weights: Tensor, x: Tensor) -> Tensor:
-    """Every client's weighted sum of all clients' parameters."""
-    return weights.to(x.device, x.dtype) @ x
-
-
-def fill(trees: list[Tree], flat: Tensor, like: list[Tree], names: list[str]) -> None:
-    """The rows of `flat` as the named tensors of `trees`."""
-    sizes = [like[0][name].numel() for name in names] if like else []
-    for tree, row in zip(trees, flat, strict=True):
-        for name, values in zip(names, row.split(sizes), strict=True):
-            tree[name] = values.view(like[0][name].shape)

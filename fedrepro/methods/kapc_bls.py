@@ -4,9 +4,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedrepro.methods.fedavg import Local, Round, State, hp
+from fedrepro.methods.base import Local, Round, State, hp
 from fedrepro.methods.kapc import KAPC
-from fedrepro.tree import Tree
+from fedrepro.simulation.tree import Tree
 
 
 @dataclass(frozen=True)

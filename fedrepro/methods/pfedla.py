@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from fedrepro.errors import bad
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, Upload, hp
-from fedrepro.methods.kapc import combine, fill, kept_of, stack
+from fedrepro.methods.base import FedAvg, Local, Round, State, Upload, hp
 from fedrepro.methods.localtraining import LocalTraining
-from fedrepro.rng import stream
-from fedrepro.tree import Tree
+from fedrepro.methods.mixtures import combine, fill, kept_of, stack
+from fedrepro.simulation.rng import stream
+from fedrepro.simulation.tree import Tree
 
 MOST_CLIENTS = 300  # their hypernetworks' last layers alone have hidden x layers x clients^2 weights
 

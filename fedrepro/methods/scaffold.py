@@ -2,8 +2,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fedrepro.methods.fedavg import FedAvg, Local, Round, State, hp
-from fedrepro.tree import Tree, mean
+from fedrepro.methods.base import FedAvg, Local, Round, State, hp
+from fedrepro.simulation.tree import Tree, mean
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from importlib import import_module
 
 from torch import nn
 
-from fedrepro.errors import bad, choose, parse_options
+from fedrepro.checks import choose, parse_options
+from fedrepro.errors import bad
 
 from .net import Net
 

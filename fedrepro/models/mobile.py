@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrepro.errors import bad
-from fedrepro.vision import torchvision
+from fedrepro.models.vision import torchvision
 
 from .net import take_channels
 

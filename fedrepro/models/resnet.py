@@ -4,7 +4,7 @@ from functools import partial
 
 from torch import nn
 
-from fedrepro.vision import torchvision
+from fedrepro.models.vision import torchvision
 
 from .net import take_channels
 

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from fedrepro.explore import server as lab
-from fedrepro.spec import HOME, NOTEBOOKS
+from fedrepro.evidence.spec import HOME, NOTEBOOKS
+from fedrepro.lessons import lab
 
 SCREEN = {"width": 1366, "height": 1000}
 PATIENCE = 180_000  # milliseconds until something that should appear is missed

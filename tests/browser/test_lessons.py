@@ -7,11 +7,11 @@ import statistics
 
 import pytest
 
-from fedrepro import engine
-from fedrepro.explore import cube, gmbs, live, mixing, partitions, paths, soft_targets
-from fedrepro.explore.drawing import png
-from fedrepro.explore.index import LESSONS
-from fedrepro.spec import NOTEBOOKS
+from fedrepro import rounds as train_rounds
+from fedrepro.evidence.spec import NOTEBOOKS
+from fedrepro.lessons import cube, gmbs, live, mixing, partitions, paths, soft_targets
+from fedrepro.lessons.drawing import png
+from fedrepro.lessons.index import LESSONS
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make setup").expect
 READ = """async image => {
@@ -183,7 +183,7 @@ def test_live_runs_pauses_stops_and_starts_again(opened):
     rounds = [int(n) for n in re.findall(r"round (\d+) of 100", lesson.numbers.inner_text())]
     run = live.describe({**live.DEFAULTS, "rounds": 100}, "fedavg", {})
     told = re.findall(r"accuracy ([\d.]+)", lesson.numbers.inner_text())
-    *_, last = itertools.islice(engine.rounds(run, workers=1), rounds[0])
+    *_, last = itertools.islice(train_rounds(run, workers=1), rounds[0])
     assert told[0] == f"{last['accuracy']:.3f}"  # what the page says is what the engine computes
     assert 4 <= rounds[0] < 100
     lesson.picture("-stopped")

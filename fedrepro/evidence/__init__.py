@@ -1,0 +1,1 @@
+"""From rows of rounds to tables, figures and verdicts: never trains itself."""

@@ -1,0 +1,1 @@
+"""What single papers need beyond tables, figures and verdicts."""

@@ -1,0 +1,98 @@
+"""What the notebook of KAPC's Table 3 adds: how r_ii grows with and without learning, and what either saves (KA-15)."""
+
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+import torch
+
+from fedrepro.evidence import figures, spec
+from fedrepro.methods.kapc import VISITS, normalise, write_back
+from fedrepro.models import build
+from fedrepro.simulation.fleet import Fleet, shannon
+from fedrepro.simulation.run import Run
+
+MIB = 2**20
+
+
+def without_learning(run: Run) -> pd.DataFrame:
+    """r_ii that Algorithm 3 compares with mu at every visit of this run's clients if eta_r were 0: lines 6 and 12 of
+    Algorithm 5 alone, the same in every layer."""
+    matrix = torch.full((run.clients, run.clients), 1 / run.clients, dtype=torch.float64)
+    visits, rows = [0] * run.clients, []
+    for t in range(1, run.rounds + 1):
+        chosen = torch.tensor(Fleet(run).participants(t))
+        part = normalise(matrix[chosen][:, chosen])
+        write_back(matrix, chosen, part, run.hp["rows"])
+        for cid, own in zip(chosen.tolist(), part.diagonal().tolist(), strict=True):
+            visits[cid] += 1
+            rows.append({"round": t, "client": cid, "visit": visits[cid], "r_ii": own})
+    return pd.DataFrame(rows)
+
+
+def self_by_visit(study) -> pd.DataFrame:
+    """Mean r_ii of the study's runs over layers and clients at their first visits, for each cube."""
+    columns = {f"self_visit_{v}": v for v in range(1, VISITS + 1)}
+    means = study.rounds.groupby("cube", sort=False)[list(columns)].mean().rename(columns=columns)
+    return means.rename_axis(columns="visit").stack().dropna().rename("r_ii").reset_index()
+
+
+def visits(study):
+    """r_ii over visits: trained cubes with markers, the rules without learning dashed, the thresholds dotted."""
+    figures.style()
+    figure, place = plt.subplots(figsize=(9, 4.8))
+    trained = self_by_visit(study)
+    sns.lineplot(trained, x="visit", y="r_ii", hue="cube", style="cube", dashes=False, markers=True, ax=place)
+    run = study.cells[0].run(study.seeds[0])
+    for rule, colour in (("printed", "0.2"), ("mass", "0.6")):
+        own = without_learning(replace(run, hp={**run.hp, "rows": rule})).groupby("visit")["r_ii"].mean().loc[:VISITS]
+        place.plot(own.index, own, color=colour, linestyle="--", label=f"rule alone: {rule}")
+    for mu in study.axes["mu"]:
+        place.axhline(float(mu), color="0.5", linestyle=":", linewidth=1)
+    place.set(xlabel="visit of a client", ylabel="mean self-relationship r_ii", ylim=(0, 1.02))
+    place.set_xticks(range(1, VISITS + 1))
+    figures._one_legend(figure, [place], "relationship cube")
+    figures._note(study, figure, more="  ·  dotted: the thresholds μ")
+    return figure
+
+
+def savings(study) -> pd.DataFrame:
+    """For each threshold the share of the download saved, in the paper and with each cube, and how much of the
+    printed cube's saving is there without learning."""
+    run = study.cells[0].run(study.seeds[0])
+    everything = layer_sizes(run.model, run.per_round)["its parameters"].sum() * 4 * run.per_round / 2**20
+    known = study.summary().query("measure == 'download a round'")
+    table = 1 - known.pivot(index="mu", columns="cube", values="measured")[study.axes["cube"]] / everything
+    paper = known[known["cube"] == "printed"].set_index("mu")["reported"]
+    (whole,) = [row["value"] for row in spec.find("kapc/table6_costs").reported_rows()
+                if (row["method"], row["measure"]) == ("KAPC", "download a round")]  # fmt: skip
+    table.insert(0, "paper", 1 - paper / whole)
+    table["without learning, of printed"] = table["printed, η_r = 0"] / table["printed"]
+    return table.rename_axis(columns=None).reset_index()
+
+
+def layer_sizes(model: str, clients: int = 10, classes: int = 10, channels: int = 3, size: int = 32) -> pd.DataFrame:
+    """What KAPC's clients upload in a round when they send layers 1..Ω and BatchNorm, in MiB."""
+    net = build(model, classes=classes, channels=channels, size=size)
+    counts = {name: p.numel() for name, p in net.named_parameters()}
+    layers = {name: sum(counts[key] for key in keys) for name, keys in net.layers().items()}
+    rest = sum(counts.values()) - sum(layers.values())
+    sent = (np.cumsum(list(layers.values())) + rest) * 4 * clients / MIB
+    return pd.DataFrame({"Ω": range(1, len(layers) + 1), "last layer sent": list(layers),
+                         "its parameters": list(layers.values()), f"upload of {clients} clients (MiB)": sent,
+                         "share of the model": sent / sent[-1]})  # fmt: skip
+
+
+def wireless(nbytes: int, clients: int = 100, seed: int = 0) -> pd.DataFrame:
+    """Mean seconds of one model up and down for clients drawn from KAPC's Table 4, by two readings of it."""
+    draw = np.random.default_rng(seed).uniform
+    band, power, metres = draw(10, 30, clients), draw(23, 30, clients), draw(100, 500, clients)
+    megabits = nbytes * 8 / 1e6
+    literal = [np.mean([megabits / shannon(b, p, m) for b, p, m in zip(*way, strict=True)])
+               for way in ((band, power, metres), ([50] * clients, [30] * clients, metres))]  # fmt: skip
+    readings = ["one bit per second and hertz (used here)", "its powers, distances and noise"]
+    return pd.DataFrame({"reading of Table 4": readings,
+                         "up (s)": [np.mean(megabits / band), literal[0]],
+                         "down (s)": [megabits / 50, literal[1]]})  # fmt: skip

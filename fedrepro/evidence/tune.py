@@ -1,0 +1,121 @@
+"""fedrepro tune <paper>/<table> --scale cpu: every method of the table gets the same number of pilot runs.
+
+Pilots use a seed of their own and are scored on images held out of the training data; test images are never read.
+What was tried and what was chosen goes to reproduce/<paper>/tuned/<scale>.csv, from where every table of the paper
+takes it by data set and method.
+"""
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedrepro.checks import choose
+from fedrepro.errors import BadInput
+from fedrepro.evidence import spec
+from fedrepro.simulation.progress import progress
+from fedrepro.simulation.run import Run
+from fedrepro.simulation.session import count_workers
+from fedrepro.simulation.store import read_result, write_atomically
+from fedrepro.simulation.sweep import sweep
+
+COLUMNS = ("data", "method", "setting", "score", "chosen", "at the border", "run")
+TUNED = ("reduced", "cpu")  # smoke shows that everything runs; at paper scale the paper's values are used
+
+
+@dataclass(frozen=True)
+class Pilot:
+    data: str
+    method: str
+    setting: dict  # as the grid names it: {"lr": 0.1, "hp.mu": 1.0}
+    run: Run
+
+
+def pilots(table: spec.Table, scale: str) -> list[Pilot]:
+    """All runs of the search: the first cell of every data set and method, at every point of the method's grid."""
+    rule, found = table.tuning, {}
+    for cell in table.cells(scale, tuned=False):
+        if spec.matches(rule.where, cell.labels):
+            found.setdefault((cell.fields["data"], cell.fields["method"]), cell.fields)
+    result = []
+    for (data, method), fields in found.items():
+        samples = fields.get("samples")
+        short = {
+            "seed": rule.seed,
+            "holdout": rule.holdout,
+            "rounds": max(round(rule.length * fields["rounds"]), 1),
+            "samples": samples and int(samples * (1 - rule.holdout)),
+        }
+        for setting in rule.settings(method):
+            run = Run.from_dict(spec.merge(spec.merge(fields, spec.fields_of(setting)), short))
+            result.append(Pilot(data, method, setting, run))
+    return result
+
+
+def score(rows: list[dict], column: str) -> float:
+    """Mean over the tests of the last third; a run that diverged is worse than any other."""
+    late = [row[column] for row in rows if row["round"] > len(rows) * 2 / 3]
+    tested = [value for value in late if value == value]
+    return float(np.mean(tested)) if tested else -1.0
+
+
+def chosen(table: spec.Table, scale: str, store: Path) -> list[dict]:
+    """The lines of tuned/<scale>.csv for this table's pilots; of equal scores the first in the grid wins."""
+    lines, groups = [], {}
+    for pilot in pilots(table, scale):
+        groups.setdefault((pilot.data, pilot.method), []).append(pilot)
+    for (data, method), tried in groups.items():
+        scores = [score(read_result(store / pilot.run.id)[1], table.tuning.column) for pilot in tried]
+        best = int(np.argmax(scores))
+        for i, (pilot, points) in enumerate(zip(tried, scores, strict=True)):
+            values = data, method, json.dumps(pilot.setting), f"{points:.6f}"
+            flags = ("yes", border(table.tuning.grid_of(method), pilot.setting)) if i == best else ("", "")
+            lines.append(dict(zip(COLUMNS, (*values, *flags, pilot.run.id), strict=True)))
+    return lines
+
+
+def border(grid: dict[str, list], setting: dict) -> str:
+    """The knobs whose chosen value is the smallest or largest tried: a wider grid might have found a better one."""
+    ends = [name for name, values in grid.items() if len(values) > 1 and setting[name] in (min(values), max(values))]
+    return " ".join(ends)
+
+
+def write(path: Path, lines: list[dict]) -> None:
+    """These lines in place of those of the same data set and method; the others stay."""
+    own = {(line["data"], line["method"]) for line in lines}
+    old = [line for line in spec.read_tuned(path) if (line["data"], line["method"]) not in own]
+    text = io.StringIO()
+    out = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    out.writeheader()
+    out.writerows(sorted([*old, *lines], key=lambda line: (line["data"], line["method"])))
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+
+
+def keep(table: spec.Table, scale: str, store: Path) -> list[dict]:
+    """Choose, and write what was tried."""
+    lines = chosen(table, scale, store)
+    write(table.tuned_file(scale), lines)
+    return lines
+
+
+def main(name: str, scale: str, workers: int | None, store: Path) -> int:
+    choose("scale", scale, TUNED)
+    count_workers(workers)
+    table = spec.find(name)
+    if not table.tune:
+        raise BadInput(f"{name}: its TOML has no [tune]; docs/add-a-paper.md says what belongs there")
+    search = pilots(table, scale)
+    methods = {(pilot.data, pilot.method) for pilot in search}
+    print(f"{len(search)} pilot runs: {len(search) // len(methods)} for each of {len(methods)} data sets and methods")
+    with progress([pilot.run for pilot in search], store):
+        sweep([pilot.run for pilot in search], store=store, workers=workers)
+    for line in keep(table, scale, store):
+        if line["chosen"]:
+            flag = f"  at the border of its grid: {line['at the border']}" if line["at the border"] else ""
+            print(f"{line['data']:16} {line['method']:20} {line['setting']:40} {float(line['score']):.4f}{flag}")
+    print(f"written to {table.tuned_file(scale).relative_to(spec.HOME)}")
+    return 0

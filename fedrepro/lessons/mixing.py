@@ -1,0 +1,204 @@
+"""Lesson: how AMA mixes the old model, the updates on time and the late ones; a toy problem in two dimensions."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from matplotlib.collections import EllipseCollection
+from matplotlib.figure import Figure
+
+from fedrepro.errors import bad
+from fedrepro.lessons.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas, columns, kept
+from fedrepro.methods import FedAvg, Round, Upload, build
+from fedrepro.methods.ama import mixing
+from fedrepro.simulation.fleet import Fleet
+from fedrepro.simulation.run import Run
+from fedrepro.simulation.tree import Tree
+
+CLIENTS, PER_ROUND = 8, 4
+LOCAL_STEPS, LOCAL_RATE = 6, 0.15
+START = (-2.6, 2.2)
+STRANGER = (3.2, -2.6)  # where the client wants the model whose late updates are dropped in
+METHODS = {"ama": BLUE, "naive": GREY, "fedavg": ORANGE}
+NOTES = {"ama": "AMA", "naive": "late updates dropped", "fedavg": "late updates as if new"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    alpha0: float = 0.1
+    eta: float = 0.01
+    b: float = 0.6
+    late: float = 0.3  # share of the updates that are late
+    max_delay: int = 5
+    rounds: int = 40
+    at: int = 20  # the round looked at, into which the updates of `dropped` come
+    dropped: tuple[int, ...] = ()  # how many rounds late each of them is
+
+    def __post_init__(self):
+        for s in self.dropped:
+            if s >= self.at:
+                raise bad("rounds late", s, f"less than the round it arrives in ({self.at}): it must have started")
+        if self.at > self.rounds:
+            raise bad("round looked at", self.at, f"at most the number of rounds ({self.rounds})")
+        self.run("ama")  # refuses alpha0 + eta * rounds above 1
+
+    def run(self, method: str) -> Run:
+        hp = {"alpha0": self.alpha0, "eta": self.eta, "b": self.b} if method == "ama" else {}
+        return Run(method=method, hp=hp, clients=CLIENTS, per_round=PER_ROUND, rounds=self.rounds, delay=self.late,
+                   max_delay=self.max_delay, seed=1)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """One method's way: the models after rounds 0..R, and the staleness of the late updates of each round."""
+
+    models: np.ndarray  # (R + 1, 2)
+    staleness: list[list[int]]
+
+
+def bowls() -> tuple[torch.Tensor, torch.Tensor]:
+    """Each client's loss is a bowl, sum_d c_d (x_d - a_d)^2 / 2: the centres a and the curvatures c."""
+    angle = torch.arange(CLIENTS) * (2 * torch.pi / CLIENTS)
+    centres = torch.stack([1.6 * angle.cos(), 1.1 * angle.sin()], 1)
+    return centres, torch.stack([0.4 + 0.6 * (angle.sin() > 0), 0.4 + 0.6 * (angle.cos() > 0)], 1)
+
+
+def best() -> np.ndarray:
+    """Where the mean of all losses is least."""
+    centres, curves = bowls()
+    return ((centres * curves).sum(0) / curves.sum(0)).numpy()
+
+
+def descend(x: torch.Tensor, centre: torch.Tensor, curve: torch.Tensor) -> torch.Tensor:
+    """LOCAL_STEPS times x -= LOCAL_RATE * curve * (x - centre)."""
+    return centre + (1 - LOCAL_RATE * curve) ** LOCAL_STEPS * (x - centre)
+
+
+@lru_cache(maxsize=8)
+def visits(late: float, max_delay: int, rounds: int) -> list[list[tuple[int, int]]]:
+    """Who takes part in each round, and by how many rounds each update is late: the fleet's own draws."""
+    fleet = Fleet(Setting(late=late, max_delay=max_delay, rounds=rounds, at=1, eta=0).run("fedavg"))
+    return [[(cid, fleet.delay(t, cid)) for cid in fleet.participants(t)] for t in range(1, rounds + 1)]
+
+
+def travel(setting: Setting, name: str) -> Course:
+    if name != "ama":  # AMA's own settings do not matter to the others
+        setting = replace(setting, alpha0=0.0, eta=0.0, b=0.0)
+    return _travel(setting, name)
+
+
+@lru_cache(maxsize=64)
+def _travel(setting: Setting, name: str) -> Course:
+    """The method's own aggregate; only the clients' training is a toy."""
+    run = setting.run(name)
+    method: FedAvg = build(name, **run.hp)
+    centres, curves = bowls()
+    server = {"w": Tree(x=torch.tensor(START)), "b": Tree()}
+    past, pending, staleness = [server["w"]["x"]], [], []
+    for t, drawn in enumerate(visits(setting.late, setting.max_delay, setting.rounds), start=1):
+        r = Round(t, run, [cid for cid, _ in drawn])
+        trained = descend(past[-1], centres[r.participants], curves[r.participants])
+        for (cid, delay), x in zip(drawn, trained, strict=True):
+            pending.append((t + delay, Upload(cid, 1, {"w": Tree(x=x), "b": Tree()}, t)))
+        if t == setting.at:
+            for s in setting.dropped:
+                x = descend(past[t - s - 1], torch.tensor(STRANGER), torch.ones(2))
+                pending.append((t, Upload(CLIENTS, 1, {"w": Tree(x=x), "b": Tree()}, t - s)))
+        uploads = [upload for due, upload in pending if due <= t]
+        pending = [(due, upload) for due, upload in pending if due > t]
+        server = method.aggregate(server, uploads, r)
+        past.append(server["w"]["x"])
+        staleness.append([t - upload.round for upload in uploads if upload.round < t])
+    return Course(torch.stack(past).numpy(), staleness)
+
+
+def weights(setting: Setting) -> list[tuple[float, float, list[float]]]:
+    """alpha, beta and the gammas of every round, with the late updates that came in it."""
+    ama = build("ama", **setting.run("ama").hp)
+    late = travel(setting, "ama").staleness
+    return [mixing(ama.old(t), s, setting.b) for t, s in enumerate(late, start=1)]
+
+
+@kept
+def places() -> Figure:
+    figure = canvas(6.4)
+    over, _, where, apart = figure.subplots(2, 2, gridspec_kw={
+        "width_ratios": [1.25, 1], "left": 0.075, "right": 0.985, "top": 0.94, "bottom": 0.1, "hspace": 0.42,
+        "wspace": 0.2}).flat  # fmt: skip
+    over.set(title="weights of old model (α), on time (β), late (γ)", xlabel="round")
+    where.set(xticks=[], yticks=[])
+    apart.set(title="distance from the best point", xlabel="round")
+    return figure
+
+
+def draw(setting: Setting) -> Figure:
+    figure = places()
+    over, now, where, apart = figure.axes
+    rounds, mixed = range(1, setting.rounds + 1), weights(setting)
+    parts = [[a for a, _, _ in mixed], [b for _, b, _ in mixed], [sum(g) for _, _, g in mixed]]
+    over.stackplot(rounds, parts, colors=[GREY, BLUE, RED], step="mid", linewidth=0)
+    over.axvline(setting.at, color="0.1", linewidth=1.5)
+    over.set(ylim=(0, 1), xlim=(0.5, setting.rounds + 0.5))
+    _round(now, setting, mixed[setting.at - 1])
+    _map(where, setting)
+    for name, colour in METHODS.items():
+        apart.plot(range(setting.rounds + 1), distances(setting, name), color=colour, label=NOTES[name], linewidth=2)
+    apart.axvline(setting.at, color="0.1", linewidth=1.5)
+    apart.set(ylim=(0, None))
+    apart.legend(fontsize=10, frameon=False)
+    return figure
+
+
+def _round(place, setting: Setting, mixed) -> None:
+    alpha, beta, gammas = mixed
+    late = travel(setting, "ama").staleness[setting.at - 1]
+    bars = [
+        ("α", alpha, GREY),
+        ("β", beta, BLUE),
+        *((f"γ\n{s} late", g, RED) for s, g in zip(late, gammas, strict=True)),
+    ]
+    columns(place, range(len(bars)), [value for _, value, _ in bars], color=[colour for *_, colour in bars])
+    for i, (_, value, _) in enumerate(bars):
+        place.text(i, value + 0.02, f"{value:.3f}", ha="center", fontsize=9)
+    place.set(title=f"weights of round {setting.at}", ylim=(0, 1.1), xticks=range(len(bars)))
+    place.set_xticklabels([label for label, *_ in bars], fontsize=10)
+
+
+def _map(place, setting: Setting) -> None:
+    centres, curves = (value.numpy() for value in bowls())
+    more = np.arange(1, 12)  # than the least mean loss: an ellipse each, 2 sqrt(2 more / curve) wide
+    wide, high = np.sqrt(8 * more / curves.mean(0)[:, None])
+    place.add_collection(EllipseCollection(
+        wide, high, 0 * more, units="xy", offsets=[best() for _ in more], facecolor="none",
+        offset_transform=place.transData, edgecolor="0.8", linewidth=0.8))  # fmt: skip
+    place.plot(*centres.T, "o", color=GREEN, markersize=6)
+    if setting.dropped:
+        place.plot(*STRANGER, "X", color=RED, markersize=10)
+    for name, colour in METHODS.items():
+        way = travel(setting, name).models
+        place.plot(*way.T, "-", color=colour, linewidth=1.6)
+        place.plot(*way[setting.at], "s", color=colour, markersize=6)
+    place.plot(*best(), "*", color="0.1", markersize=13)
+    place.set(xlim=(-3.1, 3.7), ylim=(-3.0, 2.6))
+    place.set_title(f"● clients' best  ★ best for all  ■ after round {setting.at}")
+    if setting.dropped:
+        place.text(STRANGER[0] - 0.25, STRANGER[1], "best for the late ones", ha="right", va="center", fontsize=10)
+
+
+def distances(setting: Setting, name: str) -> np.ndarray:
+    return np.linalg.norm(travel(setting, name).models - best(), axis=1)
+
+
+def say(setting: Setting) -> str:
+    alpha, beta, gammas = weights(setting)[setting.at - 1]
+    apart = " · ".join(f"{NOTES[name]} {distances(setting, name)[setting.at]:.3f}" for name in METHODS)
+    return (
+        f"round {setting.at}: α <b>{alpha:.4f}</b>, β <b>{beta:.4f}</b>, γ in all <b>{sum(gammas):.4f}</b> of "
+        f"{len(gammas)} late, together {alpha + beta + sum(gammas):.4f} · distance after it: {apart}"
+    )
+
+
+def view(late1: int = 0, late2: int = 0, late3: int = 0, **settings) -> tuple[Figure, str]:
+    setting = Setting(**settings, dropped=tuple(s for s in (late1, late2, late3) if s))
+    return draw(setting), say(setting)

@@ -1,0 +1,200 @@
+"""Lesson: the hybrid paths of FedMLB and FedBR, what they cost, and what the paper's formulas say they cost."""
+
+import copy
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedrepro import models
+from fedrepro.lessons.drawing import BLUE, GREEN, GREY, ORANGE, SKY, canvas, columns, kept
+from fedrepro.methods.fedbr import hybrid_paths, paper_compute, paper_traffic
+from fedrepro.models import Net
+from fedrepro.simulation.client import freeze
+from fedrepro.simulation.run import Run
+
+MODELS = ("small", "resnet18", "vgg9", "vgg16", "lenet")
+IMAGE = {"classes": 10, "channels": 3, "size": 32}  # CIFAR-10's
+BATCH = 50
+ROUNDS = 12  # of the schedule that is drawn
+
+
+@cache
+def network(model: str) -> Net:
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return models.build(model, **IMAGE)
+
+
+@cache
+def block_bytes(model: str) -> dict[str, int]:
+    """The weights of each block, without BatchNorm statistics, as the ledger counts them."""
+    net = network(model)
+    return {name: sum(p.nbytes for p in block.parameters()) for name, block in net.blocks.items()}
+
+
+@cache
+def step_flops(model: str) -> tuple[int, list[int]]:
+    """Counted operations of one step: of the main path, and of what each path m = 1..M-1 adds.
+
+    A path adds its frozen blocks forward and, for the gradient of what enters them, backward.
+    """
+    net = network(model).train()
+    frozen = freeze(copy.deepcopy(net))
+    x = torch.empty(BATCH, IMAGE["channels"], IMAGE["size"], IMAGE["size"], device="meta")
+    y, taps = torch.empty(BATCH, dtype=torch.long, device="meta"), []
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.grad(F.cross_entropy(net(x, taps=taps), y), list(net.parameters()))
+        counts = [counter.get_total_flops()]
+        for tap, block in zip(taps, list(frozen.blocks.values())[1:], strict=False):
+            entering = tap.detach().requires_grad_().clone()  # a clone: the counter refuses leaves
+            torch.autograd.grad(block(entering).sum(), entering)
+            counts.append(counter.get_total_flops())
+    return counts[0], [counts[-1] - before for before in counts[:-1]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A FedMLB or FedBR client; FedMLB always gets the whole model, so that alpha and tau say nothing about it."""
+
+    method: str
+    model: str
+    alpha: int
+    tau: int
+    lambda1: float
+    lambda2: float
+
+    def __post_init__(self):
+        weights = {"lambda1": self.lambda1, "lambda2": self.lambda2}
+        own = {"alpha": self.alpha, "tau": self.tau} if self.method == "fedbr" else {}
+        Run(method=self.method, model=self.model, hp=weights | own)  # refuses what the method refuses
+
+    @property
+    def blocks(self) -> int:
+        return len(block_bytes(self.model))
+
+    def sent(self, t: int) -> int:
+        """How many last blocks the server sends in round t."""
+        return self.blocks if self.method == "fedmlb" or (t - 1) % (self.tau + 1) == 0 else self.alpha
+
+    @property
+    def partial(self) -> int:
+        """What a client gets between two whole models, if there is a between."""
+        return self.sent(2)
+
+    def download(self, alpha: int) -> int:
+        return sum(list(block_bytes(self.model).values())[-alpha:])
+
+    def costs(self) -> dict[str, tuple[float, float]]:
+        """(by the formula, counted), each against FedAvg's, the mean over the tau + 1 rounds that repeat."""
+        cycle = [self.sent(t) for t in range(1, self.tau + 2)]
+        whole, (main, added) = self.download(self.blocks), step_flops(self.model)
+
+        def mean(cost) -> float:
+            return sum(map(cost, cycle)) / len(cycle)
+
+        def counted(alpha: int) -> int:
+            paths = hybrid_paths(alpha, self.blocks) if self.lambda1 or self.lambda2 else ()
+            return main + sum(added[m - 1] for m in paths)
+
+        return {
+            "computation": (mean(lambda a: paper_compute(a, self.blocks)), mean(counted) / main),
+            "traffic": (
+                mean(lambda a: paper_traffic(a, self.blocks)) / 2,
+                mean(lambda a: whole + self.download(a)) / (2 * whole),
+            ),
+        }
+
+
+COSTS = {"computation": ("computation of a client", "by Eq. (3)"), "traffic": ("traffic up and down", "by Eq. (4)")}
+
+
+@kept
+def places() -> Figure:
+    figure = canvas(6.6)
+    grid = figure.add_gridspec(2, 3, height_ratios=[2.1, 1], left=0.13, right=0.985, top=0.92, bottom=0.09,
+                               hspace=0.45, wspace=0.36)  # fmt: skip
+    network = figure.add_subplot(grid[0, :])
+    network.grid(False)
+    network.set(xticks=[])
+    for side in network.spines.values():
+        side.set_visible(False)
+    schedule = figure.add_subplot(grid[1, 0])
+    schedule.set(title="download of each round", xlabel="round", ylabel="MiB", xticks=[1, 4, 8, 12])
+    for column, (title, formula) in enumerate(COSTS.values(), start=1):
+        place = figure.add_subplot(grid[1, column])
+        place.set(title=title, ylabel="FedAvg = 1", xticks=[0, 1], xticklabels=[formula, "counted"])
+    return figure
+
+
+def draw(setting: Setting) -> Figure:
+    figure = places()
+    network, schedule, *bars = figure.axes
+    _network(network, setting)
+    _schedule(schedule, setting)
+    for place, costs in zip(bars, setting.costs().values(), strict=True):
+        columns(place, [0, 1], costs, width=0.6, color=[GREY, BLUE])
+        for i, cost in enumerate(costs):
+            place.text(i, cost / 2, f"{cost:.2f}", ha="center", va="center", color="white", fontweight="bold")
+        place.axhline(1, color="0.3", linestyle="--", linewidth=1)
+        place.set(ylim=(0, max(1.0, *costs) * 1.1))
+    return figure
+
+
+def _network(place, setting: Setting) -> None:
+    names, sizes = list(block_bytes(setting.model)), list(block_bytes(setting.model).values())
+    count, alpha = len(names), setting.partial
+    used = bool(setting.lambda1 or setting.lambda2)
+    paths = hybrid_paths(alpha, count)
+    rows = [
+        ("starts from", [SKY if m < count - alpha else ORANGE for m in range(count)]),
+        ("main path", [BLUE] * count),
+    ]
+    rows += [(f"path {j}", [BLUE if m < after else GREEN for m in range(count)])
+             for j, after in enumerate(reversed(paths), start=1)]  # fmt: skip
+    for row, (_, colours) in enumerate(rows):
+        faint = 0.25 if row > 1 and not used else 1.0
+        place.broken_barh([(m + 0.08, 0.84) for m in range(count)], (row - 0.33, 0.66), color=colours, alpha=faint,
+                          linewidth=0)  # fmt: skip
+    steps = [(m, row) for row in range(1, len(rows)) for m in range(1, count)]
+    place.plot(*zip(*steps, strict=True), ">", color="0.3", markersize=5)
+    place.set(xlim=(0, count), ylim=(len(rows) - 0.5, -0.6), yticks=range(len(rows)))
+    place.set_yticklabels([name for name, _ in rows])
+    for m, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        place.text(m + 0.5, -0.72, f"{name}\n{_amount(size)}", ha="center", va="bottom", fontsize=10)
+    legend = {"own, of the last visit": SKY, "received": ORANGE, "local, trained": BLUE, "global, frozen": GREEN}
+    place.legend([Patch(color=c) for c in legend.values()], legend, ncols=4, loc="upper center",
+                 bbox_to_anchor=(0.5, 0.0), frameon=False, fontsize=10.5)  # fmt: skip
+
+
+def _schedule(place, setting: Setting) -> None:
+    rounds = range(1, ROUNDS + 1)
+    sent = [setting.sent(t) for t in rounds]
+    columns(place, rounds, [setting.download(a) / 2**20 for a in sent],
+            color=[ORANGE if a == setting.blocks else SKY for a in sent])  # fmt: skip
+    place.set(ylim=(0, None))
+
+
+def _amount(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
+
+
+def say(setting: Setting) -> str:
+    count, costs = len(hybrid_paths(setting.partial, setting.blocks)), setting.costs()
+    paths = f"<b>{count}</b> hybrid path{'s' if count > 1 else ''}"
+    if not (setting.lambda1 or setting.lambda2):
+        paths = "no hybrid path: both λ are 0, the client trains as in FedAvg"
+    (eq3, compute), (eq4, traffic) = costs["computation"], costs["traffic"]
+    return (
+        f"{paths} · loss = CE + {setting.lambda1:g} · mean CE(paths) + {setting.lambda2:g} · mean KL(paths ‖ main) · "
+        f"computation <b>{compute:.3f}</b> counted, {eq3:.3f} by Eq. (3) · "
+        f"traffic <b>{traffic:.3f}</b> counted, {eq4:.3f} by Eq. (4)"
+    )
+
+
+def view(**settings) -> tuple[Figure, str]:
+    setting = Setting(**settings)
+    return draw(setting), say(setting)

@@ -1,0 +1,136 @@
+"""FedAvg, and the hooks every other method changes."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedrepro.simulation.run import Run
+from fedrepro.simulation.tree import Tree, mean
+
+if TYPE_CHECKING:
+    from fedrepro.simulation.session import Local
+    from fedrepro.simulation.states import Clients
+else:
+    Local = Clients = Any
+
+State = dict[str, Any]  # plain data: Trees, tensors, numbers; always returned, never kept on self
+Message = dict[str, Any]  # "w": weights, "b": BatchNorm statistics, and what a method adds
+
+
+def hp(default, low: float = 0.0, high: float = math.inf, choices: Sequence | None = None):
+    """A hyperparameter with its default and the range it may take."""
+    return field(default=default, metadata={"low": low, "high": high, "choices": choices})
+
+
+class Upload(NamedTuple):
+    """What the server got from one client. `round` is the round the client started in (staleness)."""
+
+    cid: int
+    n: int
+    sent: Message
+    round: int
+    compute: float = 0.0
+    communicate: float = 0.0
+
+
+@dataclass(frozen=True)
+class Round:
+    t: int
+    run: Run
+    participants: list[int]
+    shelf: Clients | None = None  # what the server itself keeps of single clients: get(cid), put(cid, state, t)
+    scratch: dict = field(default_factory=dict)  # a method's notes for this round
+
+    def mean(self, uploads: Sequence[Upload], key: str) -> Tree:
+        """Mean of one part of the uploads, weighted as the run says."""
+        weights = [u.n for u in uploads] if self.run.weights == "size" else None
+        return mean([u.sent[key] for u in uploads], weights)
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """FedAvg (McMahan et al., AISTATS 2017, Algorithm 1). Weights and BatchNorm statistics are averaged."""
+
+    replaces: ClassVar[frozenset[str]] = frozenset()  # steps that cannot be stacked with another's
+
+    @classmethod
+    def title(cls) -> str:
+        return cls.__name__.lower()
+
+    @classmethod
+    def options(cls) -> list[str]:
+        return [f.name for f in fields(cls)]
+
+    def check(self, run: Run) -> None:
+        """Refuse a run that this method cannot do, before it starts."""
+
+    def server_init(self, model: nn.Module) -> State:
+        """`model` holds the initial weights; "w" and "b" are already in the server's state."""
+        return {}
+
+    def invite(self, drawn: list[int], limited: Callable[[int], bool]) -> list[int]:
+        """Which of the clients drawn take part; `limited(cid)` says whether a device is computing-limited."""
+        return drawn
+
+    def plan(self, server: State, r: Round) -> State:
+        """What the server decides before a round's broadcast."""
+        return server
+
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
+        return {"w": server["w"], "b": server["b"]}
+
+    def receive(self, k: Local, message: Message) -> None:
+        """Combine what came with what the client kept; k.client is empty at its first visit."""
+        k.load(message["w"], message["b"])
+
+    def client_init(self, k: Local) -> State:
+        """Made at a client's first visit, after `receive`."""
+        return {}
+
+    def steps(self, k: Local) -> int:
+        """How many local steps this client takes."""
+        return k.full_steps
+
+    def trained(self, k: Local) -> list[str] | None:
+        """The parameters this client trains; None is all. The backward pass skips the others."""
+        return None
+
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        return F.cross_entropy(out, y)
+
+    def correct(self, k: Local) -> None:
+        """Edit k.grads before the step (closed forms of what would otherwise go through autograd)."""
+
+    def finish(self, k: Local) -> tuple[Message, State]:
+        return {"w": k.params.clone(), "b": k.buffers.clone()}, k.client
+
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
+        if not uploads:
+            return server
+        return {**server, "w": r.mean(uploads, "w"), "b": r.mean(uploads, "b")}
+
+    def columns(self, server: State, r: Round) -> dict[str, float]:
+        """Further columns of the round's row: a paper's analytic costs, what a bandit chose."""
+        return {}
+
+    def tested(self, server: State, client: Callable[[int], State], r: Round) -> list[tuple[Tree, Tree]]:
+        """The models (weights, BatchNorm statistics) whose mean accuracy on the whole test set is the run's.
+
+        None at all: there is no global model, and the run's accuracy is the personal one."""
+        return [(server["w"], server["b"])]
+
+    def personal(self, server: State, client: State, cid: int) -> tuple[Tree, Tree]:
+        """The (weights, BatchNorm statistics) that are tested for this client."""
+        return server["w"], server["b"]
+
+    def trained_model(self, sent: Message, kept: State) -> tuple[Tree, Tree]:
+        """A participant's own model at the end of its visit, from what it sent and what it kept."""
+        return sent["w"], sent["b"]
+
+    def record(self, server: State) -> State:
+        """What of the server's state is stored beside the final weights."""
+        return {}

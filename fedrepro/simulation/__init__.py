@@ -1,0 +1,1 @@
+"""Federated training: knows no paper, no table, no claim."""

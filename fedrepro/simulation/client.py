@@ -1,0 +1,258 @@
+"""One client's visit, and testing: all that a worker process does. It keeps nothing between two tasks."""
+
+import contextlib
+import copy
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedrepro import data, methods, models
+from fedrepro.data.partition import Partition, partition, personal_test
+from fedrepro.errors import bad
+from fedrepro.methods import FedAvg, Message, State
+from fedrepro.simulation.rng import derive, stream
+from fedrepro.simulation.run import Run
+from fedrepro.simulation.tree import Tree
+
+TEST_BATCH = 500
+BY_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # their output changes with the batch
+
+
+class Local:
+    """What a method sees of one visit: k.model, k.params, k.start, k.grads, k.client, k.n, k.t, ..."""
+
+    def __init__(self, worker: "Worker", t: int, cid: int, visit: int, limited: bool, n: int):
+        self.worker, self.run, self.model = worker, worker.run, worker.model
+        self.params, self.buffers = worker.params, worker.buffers
+        self.t, self.cid, self.visit, self.limited, self.n = t, cid, visit, limited, n
+        self.lr = self.run.lr * self.run.lr_decay ** (t - 1)
+        # BatchNorm cannot learn from one image: a last batch of one joins the batch before it.
+        self.joined = bool(worker.buffers) and n > self.run.batch and n % self.run.batch == 1
+        self.epoch_steps = -(-n // self.run.batch) - self.joined
+        self.full_steps = self.run.steps or self.run.epochs * self.epoch_steps
+        self.steps = self.full_steps
+        self.start: Tree  # the parameters training starts from, and the BatchNorm statistics
+        self.start_buffers: Tree
+        self.client: State
+        self.grads: Tree
+        self.taps: list[Tensor] = []  # every block's output on the current batch
+        self.scratch: dict = {}  # a method's notes for this visit
+        self._teachers: dict[str, nn.Module] = {}
+
+    def load(self, w: Tree, b: Tree) -> None:
+        """Start from these weights."""
+        self.params.copy_(w)
+        self.buffers.copy_(b)
+        self.start, self.start_buffers = w, b
+
+    def teacher(self, name: str, w: Tree, b: Tree) -> nn.Module:
+        """A frozen model with these weights, loaded once a visit; it uses batch statistics as the model does
+        but never changes its own BatchNorm buffers (erratum FB-24)."""
+        if name not in self._teachers:
+            self._teachers[name] = self.worker.frozen(len(self._teachers), w, b)
+        return self._teachers[name]
+
+    def rng(self, purpose: str) -> torch.Generator:
+        return stream(self.run.seed, purpose, self.t, self.cid)
+
+
+def freeze(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.momentum = 0.0
+    return model.requires_grad_(False)
+
+
+def values_of(model: nn.Module) -> tuple[Tree, Tree]:
+    """The live parameters, outside of autograd, and the live buffers."""
+    return Tree((name, p.detach()) for name, p in model.named_parameters()), Tree(model.named_buffers())
+
+
+class Worker:
+    def __init__(self, run: Run, device: str = "cpu"):
+        self.run, self.device = run, torch.device(device)
+        self.data = data.load(run.data)
+        if run.holdout:
+            self.data = self.data.held_out(run.holdout, run.seed)
+        self.parts: Partition = partition(
+            run.split, self.data.train_y, run.clients,
+            seed=run.seed, samples=run.samples, share=run.share or 1.0, writers=self.data.writers,
+        )  # fmt: skip
+        if not int(self.parts.sizes.min()):
+            raise bad("split", run.split, "a split that leaves no client empty; use fewer clients")
+        self.method = methods.build(run.method, **run.hp)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(run.seed, "model"))
+            self.model = models.build(
+                run.model, classes=self.data.classes, channels=self.data.channels, size=self.data.size
+            )
+        self._try_model()
+        self.model.to(self.device, memory_format=torch.channels_last)
+        self.leaves = dict(self.model.named_parameters())
+        self.params, self.buffers = values_of(self.model)
+        self._frozen: list[tuple[nn.Module, Tree, Tree]] = []
+        if run.personal:
+            self.test_parts  # noqa: B018 - a split that cannot be made is said before anything is written
+
+    def __reduce__(self):
+        """Made anew where it is unpickled: its trees look into its model's own memory."""
+        return Worker, (self.run, str(self.device))
+
+    def _try_model(self) -> None:
+        """The smallest batch there will be, through a copy of the model in training mode."""
+        size = min(self.run.batch, int(self.parts.sizes.min()))
+        try:
+            with torch.no_grad():
+                copy.deepcopy(self.model).train()(self.data.batch(self.data.train_x[:1].expand(size, -1, -1, -1)))
+        except (RuntimeError, ValueError) as error:
+            raise bad(
+                "model", self.run.model, f"one that takes {self.run.data} in batches of {size} ({error})"
+            ) from None
+
+    @cached_property
+    def test_parts(self) -> Partition:
+        return personal_test(
+            self.parts, self.data.train_y, self.data.test_y, seed=self.run.seed, share=self.run.share or 1.0
+        )
+
+    def frozen(self, slot: int, w: Tree, b: Tree) -> nn.Module:
+        while len(self._frozen) <= slot:
+            spare = freeze(copy.deepcopy(self.model)).train()
+            self._frozen.append((spare, *values_of(spare)))
+        model, params, buffers = self._frozen[slot]
+        params.copy_(w)
+        buffers.copy_(b)
+        return model
+
+    def batches(self, k: Local, indices: Tensor, ahead: int = 0):
+        """k.steps batches (x, y): epochs of one permutation each, from the client's own samples.
+
+        The first `ahead` blocks are run once on all samples: x is then what enters the next block.
+        """
+        run = self.run
+        x = self.data.train_x.index_select(0, indices)
+        y = self.data.train_y[indices].to(self.device)
+        plain = run.augment == "none"
+        if plain:  # normalised once a visit, N,H,W,C so that picking rows keeps channels_last
+            x = self.data.batch(x).to(self.device)
+            x = self._features(x, ahead) if ahead else x.permute(0, 2, 3, 1)
+        else:
+            draws = k.rng("augment")
+        left, epoch = k.steps, 0
+        while left > 0:
+            order = torch.randperm(k.n, generator=stream(run.seed, "batches", k.t, k.cid, epoch))
+            parts = order.split(run.batch)
+            if k.joined:
+                parts = (*parts[:-2], torch.cat(parts[-2:]))
+            for rows in parts[:left]:
+                left -= 1
+                if plain:
+                    rows = rows.to(self.device)
+                    picked = x.index_select(0, rows)
+                    yield picked if ahead else picked.permute(0, 3, 1, 2), y.index_select(0, rows)
+                else:
+                    images = data.augment(x.index_select(0, rows), run.augment, draws)
+                    yield self.data.batch(images).to(self.device), y[rows.to(self.device)]
+            epoch += 1
+
+    def client(self, t: int, cid: int, message: Message, state: State | None, visit: int, limited: bool):
+        """One visit -> (message up, state kept, mean training loss, samples)."""
+        method = self.method
+        k = Local(self, t, cid, visit, limited, len(self.parts[cid]))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.run.seed, "layers", t, cid))  # dropout
+            k.client = state or {}
+            method.receive(k, message)
+            if state is None:
+                k.client = method.client_init(k)
+            k.steps = method.steps(k)
+            loss = self.fit(k, method.trained(k))
+            sent, kept = method.finish(k)
+        return sent, kept, loss, k.n
+
+    def fit(self, k: Local, names: list[str] | None) -> float:
+        """k.steps of SGD on these parameters -> mean training loss."""
+        with self._only(names) as trained:
+            return self._train(k, self.parts[k.cid], trained)
+
+    @contextlib.contextmanager
+    def _only(self, names: list[str] | None):
+        """Gradients for these parameters only, so that autograd stops where the last of them is reached."""
+        trained = set(self.params if names is None else names)
+        for name, leaf in self.leaves.items():
+            leaf.requires_grad_(name in trained)
+        try:
+            yield [name for name in self.leaves if name in trained]
+        finally:
+            self.model.requires_grad_(True)
+
+    def _train(self, k: Local, indices: Tensor, names: list[str]) -> float:
+        run, method, model = self.run, self.method, self.model.train()
+        leaves, params = [self.leaves[name] for name in names], [k.params[name] for name in names]
+        velocity, total = None, torch.zeros((), device=self.device)
+        ahead = self._ahead(k, names)
+        for x, y in self.batches(k, indices, ahead):
+            k.taps = []
+            loss = method.loss(k, x, y, model(x, start=ahead, taps=k.taps))
+            k.grads = Tree(zip(names, torch.autograd.grad(loss, leaves), strict=True))
+            total += loss.detach()
+            method.correct(k)
+            grads = k.grads.tensors
+            if run.clip:
+                norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+                torch._foreach_mul_(grads, (run.clip / (norm + 1e-6)).clamp(max=1.0))
+            if run.weight_decay:
+                torch._foreach_add_(grads, params, alpha=run.weight_decay)
+            if run.momentum:
+                if velocity is None:
+                    velocity = [g.clone() for g in grads]
+                else:
+                    torch._foreach_mul_(velocity, run.momentum)
+                    torch._foreach_add_(velocity, grads)
+                grads = velocity
+            torch._foreach_add_(params, grads, alpha=-k.lr)
+        k.taps = []
+        return float(total) / max(k.steps, 1)
+
+    def _ahead(self, k: Local, names: list[str]) -> int:
+        """How many first blocks need to run once a visit only: nothing in them is trained, random or of the batch.
+
+        A method with a loss of its own, which may look at the images or into these blocks, runs them every time.
+        """
+        plain = self.run.augment == "none" and type(self.method).loss is FedAvg.loss
+        if not plain or len(names) == len(self.leaves) or k.steps < k.epoch_steps:
+            return 0
+        trained, blocks = set(names), self.model.block_params.items()
+        first = next(i for i, (_, parameters) in enumerate(blocks) if trained.intersection(parameters))
+        frozen = [module for block in list(self.model.blocks.values())[:first] for module in block.modules()]
+        return 0 if any(isinstance(module, BY_BATCH) for module in frozen) else first
+
+    @torch.no_grad()
+    def _features(self, x: Tensor, ahead: int) -> Tensor:
+        extractor = nn.Sequential(*list(self.model.blocks.values())[:ahead])
+        return torch.cat([extractor(part) for part in x.split(TEST_BATCH)]).contiguous()
+
+    def test(self, w: Tree, b: Tree, batches: range) -> list[tuple[int, float]]:
+        """(correct, sum of losses) of the given batches of the test set."""
+        rows = torch.arange(len(self.data.test_y))
+        return self._test(w, b, [rows[i * TEST_BATCH : (i + 1) * TEST_BATCH] for i in batches])
+
+    def test_client(self, w: Tree, b: Tree, cid: int) -> tuple[int, float, int]:
+        """(correct, sum of losses, number) on the client's own test split."""
+        rows = self.test_parts[cid]
+        right, losses = zip(*self._test(w, b, rows.split(TEST_BATCH)), strict=True)
+        return sum(right), sum(losses), len(rows)
+
+    @torch.no_grad()
+    def _test(self, w: Tree, b: Tree, batches) -> list[tuple[int, float]]:
+        self.params.copy_(w)
+        self.buffers.copy_(b)
+        model, scores = self.model.eval(), []
+        for rows in batches:
+            out = model(self.data.batch(self.data.test_x.index_select(0, rows)).to(self.device))
+            y = self.data.test_y[rows].to(self.device)
+            losses = F.cross_entropy(out, y, reduction="sum")
+            scores.append((int((out.argmax(1) == y).sum()), float(losses)))
+        return scores

@@ -1,0 +1,152 @@
+"""A Ray cluster behind the same map() as serial and processes: one actor a CPU (or GPU), each with its own context."""
+
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from fedrepro import __version__
+from fedrepro.errors import BadInput, Failure, bad
+from fedrepro.simulation.executor import RETRIES, Executor
+
+PATIENCE = 30  # seconds without a free CPU or GPU after which we say so
+
+
+def connect():
+    """Ray, connected to RAY_ADDRESS, else to the cluster of this machine, else to one started for this process."""
+    try:
+        import ray
+    except ImportError:
+        raise BadInput("engine: ray is not installed; install the extra: pip install 'fedrepro[ray]', "
+                       "or .venv/bin/pip install -e '.[ray]' in a clone") from None  # fmt: skip
+    if not ray.is_initialized():
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that we start
+        try:
+            ray.init(logging_level="ERROR", include_dashboard=False if "RAY_ADDRESS" not in os.environ else None)
+        except (ConnectionError, ValueError, AssertionError) as error:
+            raise BadInput(f"address: no Ray cluster answers at {os.environ.get('RAY_ADDRESS')!r} ({error})") from None
+        os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address  # for the processes we start
+    return ray
+
+
+def count(workers: int | None, resource: str = "CPU") -> int:
+    """How many actors: as asked, else one for each CPU (or GPU) the cluster has now."""
+    here = int(connect().cluster_resources().get(resource, 0))
+    if workers is None and not here:
+        raise bad("engine", "ray", f"a cluster with a {resource}; this one has none")
+    return workers or here
+
+
+def versions() -> dict[str, str]:
+    """What must be equal everywhere for equal digests."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"fedrepro": __version__, "torch": torch.__version__, "python": python}
+
+
+class Host:
+    """The actor: a copy of the context, one task at a time."""
+
+    def __init__(self, context: Any):
+        torch.set_num_threads(1)
+        self.context = context
+
+    def about(self) -> dict[str, str]:
+        return versions()
+
+    def call(self, name: str, task: tuple) -> tuple[bool, Any]:
+        try:
+            return True, getattr(self.context, name)(*task)
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            return False, error
+
+
+class Cluster(Executor):
+    """`workers` actors on a Ray cluster; one that dies, alone or with its node, is replaced, its task done again."""
+
+    def __init__(self, context: Any, workers: int, gpus: int = 0):
+        self.context, self.workers, self.lost, self.ray = context, workers, 0, connect()
+        self._shared = self.ray.put(context)
+        self._actor = self.ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(Host)
+        self._idle: list = []
+        self._asked: dict = {}  # the answer to come -> (actor, whether it is new)
+        self._busy: dict = {}  # the answer to come -> (actor, number of the task)
+        self._failed = 0  # new actors that died, since the last one that did not
+        for _ in range(workers):
+            self._start()
+
+    def _start(self) -> None:
+        actor = self._actor.remote(self._shared)
+        self._asked[actor.about.remote()] = actor, True
+
+    def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
+        todo, tries = list(range(len(tasks)))[::-1], [0] * len(tasks)
+        while todo or self._busy:
+            while todo and self._idle:
+                i, actor = todo.pop(), self._idle.pop()
+                self._busy[actor.call.remote(name, tasks[i])] = actor, i
+            answer = self._next()
+            if answer in self._asked:
+                self._arrived(answer, *self._asked.pop(answer))
+                continue
+            actor, i = self._busy.pop(answer)
+            try:
+                fine, result = self.ray.get(answer)
+            except self.ray.exceptions.RayError as error:  # the actor, its node or the answer on it is gone
+                tries[i] += 1
+                if tries[i] == RETRIES:
+                    raise Failure(f"a Ray worker died {RETRIES} times on the same task; {_short(error)}") from None
+                todo.append(i)
+                self._replace(actor, error)
+                continue
+            if not fine:
+                raise result
+            self._idle.append(actor)
+            yield i, result
+
+    def _next(self):
+        """The first answer that is there."""
+        waiting = [*self._busy, *self._asked]
+        ready, _ = self.ray.wait(waiting, num_returns=1, timeout=None if self._busy else PATIENCE)
+        if not ready:
+            print("fedrepro: no free worker on the Ray cluster yet; waiting for one", file=sys.stderr)
+            ready, _ = self.ray.wait(waiting, num_returns=1)
+        return ready[0]
+
+    def _arrived(self, answer, actor, new: bool) -> None:
+        try:
+            there = self.ray.get(answer)
+        except self.ray.exceptions.RayError as error:
+            self._failed += new
+            if self._failed == RETRIES:
+                raise Failure(f"no worker can start on the Ray cluster: {_short(error)}") from None
+            self._start()
+            return
+        if there != versions():
+            raise Failure(f"a node of the Ray cluster has {there}, this process {versions()}; digests would differ")
+        self._failed = 0
+        self._idle.append(actor)
+
+    def _replace(self, actor, error: Exception) -> None:
+        """A node may have taken idle actors with it: each is asked again before it gets a task."""
+        self.lost += 1
+        print(f"fedrepro: a Ray worker died ({type(error).__name__}); its task is done again", file=sys.stderr)
+        self.ray.kill(actor)
+        self._start()
+        for other in self._idle:
+            self._asked[other.about.remote()] = other, False
+        self._idle = []
+
+    def close(self) -> None:
+        for actor in [*self._idle, *(actor for actor, _ in [*self._asked.values(), *self._busy.values()])]:
+            self.ray.kill(actor)
+        self._idle, self._asked, self._busy = [], {}, {}
+
+
+def _short(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -1,0 +1,96 @@
+"""What clients and the server compute, counted: floating-point operations."""
+
+from dataclasses import replace
+from functools import cache
+
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedrepro.methods import Round, Upload
+from fedrepro.simulation.client import Worker
+from fedrepro.simulation.ledger import count
+from fedrepro.simulation.run import Run
+from fedrepro.simulation.states import Clients
+
+
+def round_costs(run: Run) -> dict[str, int]:
+    """One client's and the server's part of a round after the first, with full batches and without tests.
+
+    `visit_flops` are those of the client's convolutions and matrix products; `client_flops` and `server_flops` include
+    arithmetic on whole models, one for each addition and each multiplication. The bytes are one client's. All are the
+    same for every seed and number of rounds.
+    """
+    return _round_costs(_Key(replace(run, seed=0, rounds=1, personal=None)))
+
+
+class _Key:
+    """A run compared by its id: its hyperparameters are a dictionary, which has no hash."""
+
+    def __init__(self, run: Run):
+        self.run = run
+
+    def __eq__(self, other) -> bool:
+        return self.run.id == other.run.id
+
+    def __hash__(self) -> int:
+        return hash(self.run.id)
+
+
+@cache
+def _round_costs(key: _Key) -> dict[str, int]:
+    """What the first step takes with all that surrounds it, and so much for each further one."""
+    run = key.run
+    worker = Worker(run)
+    steps = run.steps or run.epochs * -(-len(worker.parts[0]) // run.batch)
+    first, second = (_round(worker, replace(run, epochs=None, steps=n)) for n in (1, 2))
+    return {name: first[name] + (steps - 1) * (second[name] - first[name]) for name in first}
+
+
+def _round(worker: Worker, run: Run) -> dict[str, int]:
+    """The second round of a federation in which one client is really visited and the others upload what it does."""
+    worker.run, method, shelf, state = run, worker.method, Clients(None), None
+    participants = list(range(run.per_round))
+    server = {"w": worker.params.clone(), "b": worker.buffers.clone()} | method.server_init(worker.model)
+    for t in (1, 2):
+        r = Round(t, run, participants, shelf)
+        with _Counter() as before:
+            server = method.plan(server, r)
+            messages = [method.broadcast(server, cid, r) for cid in participants]
+        with _Counter() as visit:
+            sent, state, _, n = worker.client(t, 0, messages[0], state, t - 1, False)
+        with _Counter() as after:
+            server = method.aggregate(server, [Upload(cid, n, sent, t) for cid in participants], r)
+    shelf.close()
+    return {"visit_flops": visit.products, "client_flops": visit.total, "server_flops": before.total + after.total,
+            "bytes_up": count(sent)[0], "bytes_down": count(messages[0])[0]}  # fmt: skip
+
+
+class _Counter(TorchDispatchMode):
+    """FLOPs of convolutions and matrix products, and the elements that `torch._foreach_*` adds or multiplies."""
+
+    def __init__(self):
+        super().__init__()
+        self.counter, self.elements = FlopCounterMode(display=False), 0
+
+    def __enter__(self):
+        self.counter.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.counter.__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name, kwargs = func._schema.name, kwargs or {}
+        if name.startswith("aten::_foreach_") and not name.endswith(("copy_", "norm")):
+            both = "lerp" in name or kwargs.get("alpha", 1) != 1
+            self.elements += sum(tensor.numel() for tensor in args[0]) * (2 if both else 1)
+        return func(*args, **kwargs)
+
+    @property
+    def products(self) -> int:
+        return self.counter.get_total_flops()
+
+    @property
+    def total(self) -> int:
+        return self.products + self.elements

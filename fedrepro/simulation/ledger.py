@@ -1,0 +1,23 @@
+"""Bytes, counted from the tensors that are really sent.
+
+BatchNorm statistics travel under the key "b" and are counted apart, because the papers' model sizes leave
+them out (invariant I-66); Python numbers (a loss, a time) are not counted.
+"""
+
+from torch import Tensor
+
+from fedrepro.simulation.tree import Tree
+
+BUFFERS = "b"
+
+
+def nbytes(value) -> int:
+    if isinstance(value, Tensor | Tree):
+        return value.nbytes
+    return sum(map(nbytes, value.values())) if isinstance(value, dict) else 0
+
+
+def count(message: dict) -> tuple[int, int]:
+    """(bytes of everything learned or computed, bytes of BatchNorm statistics) in one message."""
+    buffers = nbytes(message.get(BUFFERS))
+    return nbytes(message) - buffers, buffers

@@ -1,0 +1,166 @@
+"""Run: the frozen description of one federated training, validated field by field."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+
+from fedrepro.checks import choose, number
+from fedrepro.errors import BadInput, bad
+
+AUGMENTATIONS = ("none", "flip", "crop", "crop+flip")
+MOST_SAMPLES = 10**8  # of all clients together, when they may overlap
+LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed)
+    "clients": (int, 1, 10**7, True),
+    "per_round": (int, 1, math.inf, True),
+    "rounds": (int, 1, math.inf, True),
+    "epochs": (int, 1, math.inf, True),
+    "steps": (int, 1, math.inf, True),
+    "batch": (int, 1, math.inf, True),
+    "lr": (float, 0, math.inf, False),
+    "lr_decay": (float, 0, 1, False),
+    "momentum": (float, 0, 1, True),
+    "weight_decay": (float, 0, math.inf, True),
+    "clip": (float, 0, math.inf, False),
+    "samples": (int, 1, math.inf, True),
+    "share": (float, 0, 1, False),
+    "holdout": (float, 0, 0.5, False),
+    "eval_every": (int, 1, math.inf, True),
+    "limited": (float, 0, 1, True),
+    "delay": (float, 0, 1, True),
+    "max_delay": (int, 1, math.inf, True),
+    "redraw": (int, 1, math.inf, True),
+    "seed": (int, 0, 2**63 - 1, True),
+}
+
+
+def about(text: str, default):
+    return field(default=default, metadata={"help": text})
+
+
+def identify(described: dict) -> str:
+    """The id of the run with this description."""
+    text = json.dumps(described, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. Two runs with the same description have the same id and the same bytes of results.
+
+    A feature that is off is None and is left out of the id, so that new features do not rename old runs.
+    """
+
+    data: str = about("data set, e.g. digits, cifar10, synthetic:classes=10,size=16", "digits")
+    split: str = about("iid, dirichlet:0.3, dirichlet_unequal:0.1, level:7, dominant:0.8, shards:2, writers", "iid")
+    clients: int = about("registered clients", 10)
+    per_round: int = about("clients drawn each round", 5)
+    model: str = about("architecture, e.g. lenet, small, resnet18:norm=group", "lenet")
+    method: str = about("method or stack, e.g. fedavg, fedmlb+feddyn", "fedavg")
+    hp: dict = field(default_factory=dict, metadata={"help": "the method's hyperparameters"})
+    rounds: int = about("communication rounds", 10)
+    epochs: int | None = about("local epochs (default: 5, unless steps are given)", None)
+    steps: int | None = about("local steps instead of epochs", None)
+    batch: int = about("local batch size", 20)
+    lr: float = about("local learning rate", 0.1)
+    lr_decay: float = about("the learning rate is multiplied by this after each round", 1.0)
+    momentum: float = about("local momentum", 0.0)
+    weight_decay: float = about("local weight decay", 0.0)
+    clip: float | None = about("largest norm of a local gradient", None)
+    augment: str = about("none, flip, crop, crop+flip", "none")
+    seed: int = about("seed of every random stream of the run", 0)
+    weights: str = about("aggregation weights: size (of the client's data) or equal", "size")
+    samples: int | None = about("training samples of each client (default: all data divided)", None)
+    share: float | None = about("random share of the training set that is used", None)
+    holdout: float | None = about("share of the training images tested in place of the test set, for tuning", None)
+    eval_every: int | None = about("test every so many rounds (default: each)", None)
+    personal: str | None = about("personal test: models of the selected or all clients, or as just trained", None)
+    limited: float | None = about("share of computing-limited devices", None)
+    delay: float | None = about("probability that an update is late", None)
+    max_delay: int | None = about("largest delay in rounds", None)
+    bandwidth: tuple | None = about("low:high Mbit/s of a device, for the virtual clock", None)
+    download: tuple | None = about("low:high Mbit/s of the way down (default: bandwidth both ways)", None)
+    compute: tuple | None = about("low:high seconds a device computes in a round", None)
+    redraw: int | None = about("rounds after which bandwidth and compute are drawn anew", None)
+
+    def __post_init__(self):
+        for name, (kind, low, high, closed) in LIMIT.items():
+            value = getattr(self, name)
+            if value is not None or name in self._required():
+                self._set(name, number(name, value, kind, low, high, closed))
+        if self.epochs is None and self.steps is None:
+            self._set("epochs", 5)
+        if self.epochs is not None and self.steps is not None:
+            raise bad("steps", self.steps, f"either epochs ({self.epochs}) or steps, not both")
+        if self.per_round > self.clients:
+            raise bad("per_round", self.per_round, f"at most clients ({self.clients})")
+        if self.samples is not None and self.samples * self.clients > MOST_SAMPLES:
+            raise bad("samples", self.samples, f"at most {MOST_SAMPLES // self.clients} for {self.clients} clients")
+        if (self.delay is None) != (self.max_delay is None):
+            raise bad("max_delay", self.max_delay, "delay and max_delay go together")
+        for name in ("bandwidth", "download", "compute"):
+            self._set(name, self._range(name))
+        if self.download is not None and self.bandwidth is None:
+            raise bad("download", self.download, "bandwidth beside it, for the way up")
+        choose("augment", self.augment, AUGMENTATIONS)
+        choose("weights", self.weights, ("size", "equal"))
+        if self.personal is not None:
+            choose("personal", self.personal, ("selected", "all", "trained"))
+        self._check_parts()
+
+    def _check_parts(self):
+        from fedrepro import data, methods, models
+        from fedrepro.data import partition
+
+        for name in ("data", "split", "model", "method"):
+            if not isinstance(getattr(self, name), str):
+                raise bad(name, getattr(self, name), "text")
+        if not isinstance(self.hp, dict) or not all(isinstance(key, str) for key in self.hp):
+            raise bad("hp", self.hp, "a mapping of hyperparameter names to values")
+        data.check(self.data)
+        partition.check(self.split, self.clients)
+        models.check(self.model)
+        method = methods.build(self.method, **self.hp)
+        self._set("hp", asdict(method))
+        method.check(self)
+
+    @classmethod
+    def _required(cls) -> set[str]:
+        return {f.name for f in fields(cls) if f.default is not None}
+
+    def _range(self, name: str):
+        value = getattr(self, name)
+        if value is None:
+            return None
+        try:
+            low, high = map(float, value.split(":")) if isinstance(value, str) else value
+            low, high = (number(name, v, float, 0, math.inf, closed=False) for v in (low, high))
+        except (TypeError, ValueError):
+            raise bad(name, value, "two positive numbers low:high") from None
+        if low > high:
+            raise bad(name, value, "low:high with low <= high")
+        return (low, high)
+
+    def _set(self, name: str, value):
+        object.__setattr__(self, name, value)
+
+    @property
+    def described(self) -> dict:
+        """The canonical description: every field that is on, hyperparameters with their defaults."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+
+    @cached_property
+    def id(self) -> str:
+        return identify(self.described)
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "Run":
+        known = [f.name for f in fields(cls)]
+        if not isinstance(values, dict):
+            raise bad("run", values, f"a mapping with the fields {', '.join(known)}")
+        for name in values:
+            if name not in known:
+                raise BadInput(f"run: unknown field {name!r}; allowed: {', '.join(known)}")
+        return cls(**values)
