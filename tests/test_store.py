@@ -290,7 +290,8 @@ train(Run.from_dict({small(rounds=2).described!r}), store={str(tmp_path)!r}, wor
 
 SPILLED = """
 import sys
-from fedrepro import cli, store
+from fedrepro import cli
+from fedrepro.simulation import store
 store.Clients.__init__.__defaults__ = (1,)
 sys.exit(cli.main(["run", "--method", "scaffold", "--rounds", "500", "--epochs", "1", "--workers", sys.argv[1]]))
 """
