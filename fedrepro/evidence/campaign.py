@@ -103,11 +103,10 @@ def is_done(item: Item, run: Run, store: Path) -> bool:
 
 
 def hours_left(item: Item, store: Path) -> float:
-    """CPU hours, from the item's own finished runs where there are any."""
-    runs = item.runs()
-    here = [run for run in runs if (store / run.id / "result.json").exists()]
-    each = sum(read_result(store / run.id)[0]["wall_time"] for run in here) / len(here) / 60 if here else item.minutes
-    return each / 60 * len(item.todo(store))
+    """CPU hours: what the list says per run, then more and more what its finished runs took."""
+    here = [run for run in item.runs() if (store / run.id / "result.json").exists()]
+    taken = sum(read_result(store / run.id)[0]["wall_time"] for run in here) / 60
+    return (item.minutes + taken) / (1 + len(here)) / 60 * len(item.todo(store))
 
 
 def status(items: list[Item], store: Path, workers: int) -> str:
