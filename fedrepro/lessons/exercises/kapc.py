@@ -1,16 +1,18 @@
 """Checks of the exercises of notebooks/kapc/method.ipynb."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from fedrepro.lessons.exercises import Answer, call, compare, off, right
+from fedrepro.methods.base import Round
 from fedrepro.methods.kapc import normalise, step, write_back
 from fedrepro.methods.kapc_bls import KAPC_BLS, walk
 from fedrepro.methods.mixtures import gram
 from fedrepro.simulation.ledger import count
+from fedrepro.simulation.run import Run
 from fedrepro.simulation.tree import Tree
 
 LAM, BETA = 0.3, 0.2
@@ -36,15 +38,8 @@ def _sent(own: list[float], sizes: list[int], mu: float) -> int:
     layers = [[str(i)] for i in range(len(sizes))]
     s = Tree((name, torch.zeros(size // 4)) for (name,), size in zip(layers, sizes, strict=True))
     scratch = {"kapc/slice": torch.tensor(own).view(-1, 1, 1), "kapc/s": {0: s}}
-    message = KAPC_BLS(mu=mu).broadcast({"kapc/layers": layers}, 0, _Round([0], scratch))
-    return count(message)[0]
-
-
-class _Round:
-    """What broadcast looks at of a round."""
-
-    def __init__(self, participants: list[int], scratch: dict):
-        self.participants, self.scratch = participants, scratch
+    r = Round(1, Run(method="kapc_bls"), participants=[0], scratch=scratch)
+    return count(KAPC_BLS(mu=mu).broadcast({"kapc/layers": layers}, 0, r))[0]
 
 
 def own_share(answer: Callable) -> Answer:
@@ -144,7 +139,7 @@ def _clients(n: int, d: int) -> Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
 
 
-def _hinted(found: Answer, given, expected: float, hints: dict[float, str]) -> Answer:
+def _hinted(found: Answer, given, expected: float, hints: Mapping) -> Answer:
     """A wrong number with what it is instead, if that is known."""
     for value, words in hints.items():
         if abs(value - expected) > 1e-9 and compare(given, value).right:
