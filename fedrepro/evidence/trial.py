@@ -63,7 +63,7 @@ class Trial:
             tried = select(self.rounds, labels)
             for label, rows in tried.groupby(hue, sort=False):
                 mean = rows.dropna(subset=self.column).groupby("round")[self.column].mean()
-                name = textwrap.fill(f"{NOT_THE_PAPERS}: {label} with {self.what}", 34)
+                name = textwrap.fill(f"{NOT_THE_PAPERS}: {label} with {self.what.replace(' = ', '=')}", 34)
                 colour = "black" if tried[hue].nunique() == 1 else colours[label]
                 values = _shown(self.column, mean)
                 panel.plot(mean.index, values, color=colour, linestyle="--", linewidth=3, label=name)
