@@ -148,7 +148,7 @@ def test_the_papers_table_1_as_printed():
 def test_the_last_axis_is_across_unless_told():
     study = made("kapc/table3_self_relationship", lambda k: 0.5, seeds=(0,))
     table = paper_table(study).data
-    assert list(table.index.names) == [study.table.axis["mu"].get("label", "mu")]
+    assert list(table.index.names) == [study.table.axis["mu"].label]
     assert list(dict.fromkeys(column[0] for column in table.columns)) == study.axes["cube"]
     assert table.loc[("0.7",), ("printed", "paper")] == "80.02"
     assert table.loc[("0.7",), ("printed", "ours (paper)")] == "50.00"

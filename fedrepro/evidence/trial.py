@@ -21,9 +21,11 @@ from matplotlib.figure import Figure
 
 from fedrepro.checks import choose
 from fedrepro.errors import BadInput
-from fedrepro.evidence import figures, spec
+from fedrepro.evidence import figures
 from fedrepro.evidence.comparisons import select
+from fedrepro.evidence.schema import matches
 from fedrepro.evidence.study import Study
+from fedrepro.evidence.table import Cell
 from fedrepro.simulation import scratch
 from fedrepro.simulation.metrics import mean_interval
 from fedrepro.simulation.run import Run
@@ -110,7 +112,7 @@ def _cells(study: Study, hp: dict, where: Where | None, settings: dict) -> list[
         choose("cells", axis, study.axes)
         for label in [wanted] if isinstance(wanted, str) else wanted:
             choose(f"cells[{axis!r}]", label, study.axes[axis])
-    fit = [i for i, cell in enumerate(study.cells) if spec.matches(dict(where or {}), cell.labels)]
+    fit = [i for i, cell in enumerate(study.cells) if matches(dict(where or {}), cell.labels)]
     if not fit:
         raise BadInput(f"vary: no cell of {study.table.name} has the labels {dict(where or {})}")
     taken = {i: _options(study, i, settings) for i in fit}
@@ -129,7 +131,7 @@ def _options(study: Study, cell: int, settings: dict) -> list[str]:
     return build(settings.get("method", study.cells[cell].run(study.seeds[0]).method)).options()
 
 
-def _changed(cell: spec.Cell, seed: int, hp: dict, settings: dict) -> Run:
+def _changed(cell: Cell, seed: int, hp: dict, settings: dict) -> Run:
     own = {} if "method" in settings else cell.fields.get("hp", {})  # another method has other hyperparameters
     changed = {**cell.fields, **settings, "hp": {**own, **hp}, "seed": seed}
     if "steps" in settings or "epochs" in settings:  # one replaces the other
@@ -228,17 +230,17 @@ def _number(study: Study, measure: str, value: float) -> str:
 
 
 def _percent(study: Study, measure: str) -> bool:
-    return study.measures[measure]["column"] in ACCURACIES and not study.measures[measure].get("unit")
+    return study.measures[measure].column in ACCURACIES and not study.measures[measure].unit
 
 
 def _index(study: Study, rows: Mapping, down: list[str]) -> pd.Index:
     if not down:
         return pd.Index([""])
-    return pd.MultiIndex.from_tuples(list(rows), names=[study.table.axis[axis].get("label", axis) for axis in down])
+    return pd.MultiIndex.from_tuples(list(rows), names=[study.table.axis[axis].label or axis for axis in down])
 
 
 def _styled(study: Study, table: pd.DataFrame, measures: list[str]):
-    unit = {name: "%" if _percent(study, name) else study.measures[name].get("unit", "") for name in measures}
+    unit = {name: "%" if _percent(study, name) else study.measures[name].unit for name in measures}
     named = "; ".join(f"{name} ({unit[name]})" if unit[name] else name for name in measures)
     note = "" if study.scale == "paper" else " The paper's numbers are of its own scale: compare order and trend."
     ours = [column for column in table.columns if column[-1] != "paper"]
@@ -275,7 +277,7 @@ class Picker:
 
         self.study, self.column, self.controls = study, column, {}
         for axis, labels in {**study.axes, "seed": study.seeds}.items():
-            name = "seed" if axis == "seed" else study.table.axis[axis].get("label", axis)
+            name = "seed" if axis == "seed" else study.table.axis[axis].label or axis
             size = w.Layout(width="230px", height=f"{24 * min(len(labels), 8) + 16}px")
             self.controls[axis] = w.SelectMultiple(options=labels, value=labels, description=name, layout=size)
         self.image = w.Image(format="png", layout=w.Layout(max_width="100%", object_fit="contain"))
@@ -299,7 +301,7 @@ def _column(study: Study, given: str | None) -> str:
     known = [c for c in study.rounds.select_dtypes("number") if c not in ("round", "seed")]
     if given is not None:
         return choose("column", given, known)
-    measured = [m["column"] for m in study.measures.values() if m["column"] in ACCURACIES]
+    measured = [m.column for m in study.measures.values() if m.column in ACCURACIES]
     return next(iter([*study.table.curves, *measured]), "accuracy")
 
 
@@ -336,7 +338,7 @@ def _shown(column: str, values):
 
 def _finish(study: Study, panel, column: str, labels: dict[str, str], lines: list[str]) -> None:
     """Title, axes and legend; a number in the title has its axis's name beside it."""
-    names = {axis: study.table.axis[axis].get("label", axis) for axis in study.axes}
+    names = {axis: study.table.axis[axis].label or axis for axis in study.axes}
     title = [f"{names[axis]} = {v}" if v.replace(".", "", 1).isdigit() else v for axis, v in labels.items()]
     panel.set(xlabel=figures.LABELS["round"], ylabel=figures.LABELS.get(column, column), title=", ".join(title))
     panel.xaxis.get_major_locator().set_params(integer=True)
