@@ -5,7 +5,16 @@ from pathlib import Path
 
 from fedrepro.evidence.spec import NOTEBOOKS
 
-LESSONS = ("partitions", "paths", "gmbs", "cube", "mixing", "soft_targets", "live")  # in the order of a course
+LESSONS = (
+    "first_round",
+    "partitions",
+    "paths",
+    "gmbs",
+    "cube",
+    "mixing",
+    "soft_targets",
+    "live",
+)  # in the order of a course
 START = """# fedrepro
 
 Five papers on federated learning, reproduced, and lessons on what is inside. Open a notebook and choose
