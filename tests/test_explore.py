@@ -486,5 +486,21 @@ def test_the_index_links_every_notebook():
     path = NOTEBOOKS / "index.ipynb"
     assert path.read_text() == index.notebook(), "make index"
     every = {str(p.relative_to(NOTEBOOKS)) for p in NOTEBOOKS.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts}
-    links = re.findall(r"^- \[.+\]\((.+)\)$", index.text(), re.M)
-    assert sorted(links) == sorted(every - {"index.ipynb"})
+    assert set(re.findall(r"\]\(([\w/]+\.ipynb)\)", index.text())) == every - {"index.ipynb"}
+    assert {path.name for path in NOTEBOOKS.iterdir() if path.is_dir()} == {*index.PAPERS, "explore", ".jupyter"}
+
+
+@pytest.mark.parametrize("name", index.LESSONS)
+def test_a_thumbnail_is_small(name):
+    file = index.thumbnail(name)
+    assert file.stat().st_size < 8000
+    assert matplotlib.image.imread(file).shape[1] == index.WIDTH
+
+
+@pytest.mark.parametrize("name", index.LESSONS)
+def test_lessons_and_method_notebooks_link_to_each_other(name):
+    written = index.lesson(name).read_text()
+    for paper in index.LESSONS[name][2]:
+        assert f"(../{paper}/method.ipynb)" in written
+        if (method := NOTEBOOKS / paper / "method.ipynb").exists():
+            assert f"(../explore/{name}.ipynb)" in method.read_text()
