@@ -15,7 +15,7 @@ import torch
 
 from fedrepro import data, train
 from fedrepro.errors import BadInput
-from fedrepro.evidence.spec import NOTEBOOKS
+from fedrepro.evidence.spec import HOME, NOTEBOOKS
 from fedrepro.lessons import (
     cube,
     drawing,
@@ -30,7 +30,7 @@ from fedrepro.lessons import (
     widgets,
 )
 from fedrepro.lessons.drawing import png
-from fedrepro.methods import Round
+from fedrepro.methods import Round, ama
 from fedrepro.methods.dfl import divergence
 from fedrepro.methods.kapc_bls import KAPC_BLS
 from fedrepro.simulation import cost
@@ -504,3 +504,28 @@ def test_lessons_and_method_notebooks_link_to_each_other(name):
         assert f"(../{paper}/method.ipynb)" in written
         if (method := NOTEBOOKS / paper / "method.ipynb").exists():
             assert f"(../explore/{name}.ipynb)" in method.read_text()
+
+
+def test_the_teachers_guide_has_the_lessons_answers():
+    guide = " ".join((HOME / "docs/teaching.md").read_text().split())
+    ends = {steps: first_round.distances(first_round.Setting(steps=steps))[[3, 20]] for steps in (1, 10, 40)}
+    splits = {split: partitions.divide("digits", split, 10).distance for split in ("shards:2", "dirichlet:0.1")}
+    soft = soft_targets.table(10, soft_targets.SERVER)
+    own = cube.evolve(**cube.SETTINGS)[-1].diagonal(axis1=1, axis2=2)
+    late = mixing.Setting(late=0.9)
+    apart = {name: mixing.distances(late, name)[10:].mean() for name in mixing.METHODS}
+    alpha, _, gammas = ama.mixing(0.5, [1, 2, 5], 0.6)
+    resnet = paths.Setting("fedbr", "resnet18", 2, 1, 1.0, 1.0).costs()["traffic"]
+    for answer in (
+        *(f"E = {steps}: {early:.2f} and {last:.2f}" for steps, (early, last) in ends.items()),
+        f"shards 2: {splits['shards:2']:.2f}",
+        f"dirichlet 0.1: {splits['dirichlet:0.1']:.2f}",
+        f"0 is sharpest ({soft[0, 0]:.2f})",
+        f"9, 8 and 1 are still blurred ({soft[9, 9]:.2f}, {soft[8, 8]:.2f}, {soft[1, 1]:.2f})",
+        f"own weights {own[0].min():.2f} to {own[0].max():.2f}",
+        f"In the last they are {own[-1].min():.2f} to {own[-1].max():.2f}",
+        f"mean distance {apart['naive']:.2f} from round 10 on; AMA {apart['ama']:.2f}, as if new {apart['fedavg']:.2f}",
+        f"{gammas[0] / alpha:.2f}, {gammas[1] / alpha:.2f}, {gammas[2] / alpha:.3f}",
+        f"By Eq. (4) {1 - resnet[0]:.0%} of a round's traffic, as counted {1 - resnet[1]:.0%}",
+    ):
+        assert answer in guide, answer
