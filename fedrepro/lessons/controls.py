@@ -18,9 +18,9 @@ STYLE = """<style>
 .explore-controls .widget-inline-hbox > .widget-label {
   width: 100%; font-size: 15px; line-height: 20px; height: 20px; text-align: left }
 .explore-controls .widget-inline-hbox .widget-readout { font-size: 15px }
+.explore-controls .widget-tab-contents { padding: 4px 2px !important }
 .explore-controls .widget-inline-hbox select, .explore-controls .widget-inline-hbox input { font-size: 15px }
-.explore-numbers, .explore-problem, .explore-table { font-size: 16px; line-height: 1.4 }
-.explore-numbers .widget-html-content, .explore-problem .widget-html-content { font-size: 16px; line-height: 1.4 }
+.explore-results .widget-html-content { font-size: 16px; line-height: 1.4 }
 .explore-figure { max-width: 100%; max-height: 74vh; height: auto; object-fit: contain }
 [data-jp-theme-light="false"] .explore-figure { filter: invert(0.93) hue-rotate(180deg) }
 </style>"""
@@ -77,7 +77,7 @@ class Page:
 
     def __init__(self, controls: list[Control], results: list[w.Widget], picture: Picture):
         left = w.VBox(controls, layout=w.Layout(flex="0 0 240px")).add_class("explore-controls")
-        right = w.VBox(results, layout=w.Layout(flex="1 1 380px", min_width="0"))
+        right = w.VBox(results, layout=w.Layout(flex="1 1 380px", min_width="0")).add_class("explore-results")
         columns = w.Box([left, right], layout=w.Layout(flex_flow="row wrap", align_items="flex-start", grid_gap="14px"))
         self.box, self.picture = w.VBox([w.HTML(STYLE), columns]), picture
 

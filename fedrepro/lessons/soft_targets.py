@@ -19,7 +19,7 @@ from fedrepro.simulation.run import Run
 DATA: dict[str, Any] = {"data": "digits", "split": "dominant:0.6", "clients": 10, "per_round": 5}
 TRAINING: dict[str, Any] = {"model": "cnn_mnist", "rounds": 10, "epochs": 2, "batch": 20, "lr": 0.1, "momentum": 0.5}
 TRAINED = Run(**DATA, **TRAINING, method="dfl")
-SERVER = "everyone (the server's)"
+SERVER = "everyone (server)"
 ALT = "A table of soft targets, a row per label; the share of the hard label by round; what a client is taught."
 
 
@@ -97,7 +97,7 @@ def places() -> Figure:
     figure, classes = canvas(5.6), range(trained().worker.data.classes)
     margins = {"left": 0.075, "right": 0.985, "top": 0.94, "bottom": 0.105}
     grid = figure.add_gridspec(2, 2, width_ratios=[1.25, 1], **margins, hspace=0.42, wspace=0.17)
-    left = grid[:, 0].subgridspec(1, 3, width_ratios=[30, 1, 1], wspace=0.03)
+    left = grid[:, 0].subgridspec(1, 3, width_ratios=[30, 1, 2.5], wspace=0.03)
     soft, key = figure.add_subplot(left[0]), figure.add_subplot(left[1])
     soft.set(xlabel="class of the outputs", ylabel="true label", xticks=classes, yticks=classes)
     colour_key(key)
@@ -113,7 +113,7 @@ def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio:
     row = np.arange(len(soft))[:, None] == label
     matrix(place, soft, numbers="{:.2f}", where=row, low=0, high=1, key=key)
     place.axhspan(label - 0.5, label + 0.5, fill=False, edgecolor=CHOSEN, linewidth=3, clip_on=False)
-    place.set_title(f"soft targets after round {t}: {owner}")
+    place.set_title(f"soft targets, round {t}: {owner}")
     ratios.plot(range(1, rounds + 1), shares, color=INK, linewidth=2.5)
     ratios.plot(r, shares[r - 1], "o", color=CHOSEN, markersize=9)
     ratios.set(xlabel=f"round of {rounds}", ylim=(-0.03, 1.03))
