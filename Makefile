@@ -76,8 +76,8 @@ lab: setup $(if $(APP),$(VENV)/.app) ## open the notebooks in JupyterLab (CLASS=
 lab-smoke: setup ## check that JupyterLab starts and answers
 	$(BIN)/python -m fedrepro.lessons.lab --smoke
 
-index: setup ## write notebooks/index.ipynb anew, with a link to every notebook
-	$(BIN)/python -m fedrepro.lessons.index
+index: setup ## write notebooks/index.ipynb, the map of all notebooks (ARGS=--thumbnails draws its pictures)
+	$(BIN)/python -m fedrepro.lessons.index $(ARGS)
 
 lint: setup ## check style with ruff
 	$(BIN)/ruff check .

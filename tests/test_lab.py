@@ -66,3 +66,16 @@ def test_a_lesson_that_was_run_is_saved_as_it_was(name, tmp_path):
             cell["outputs"] = [nbformat.v4.new_output("stream", text="a result")]
     manager.save(json.loads(json.dumps(model, default=str)), "lesson.ipynb")
     assert path.read_bytes() == before
+
+
+def test_make_index_writes_notebooks_as_jupyterlab_saves_them(tmp_path, monkeypatch):
+    path = tmp_path / "paper/table.ipynb"
+    path.parent.mkdir()
+    cell = {"cell_type": "markdown", "id": "first", "metadata": {}, "source": "# A title\n\nand text"}
+    path.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    monkeypatch.setattr(index, "NOTEBOOKS", tmp_path)
+    index.tidy()
+    written = path.read_bytes()
+    assert json.loads(written)["cells"][0]["source"] == ["# A title\n", "\n", "and text"]
+    nbformat.write(nbformat.read(path, as_version=4), path)
+    assert path.read_bytes() == written

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedrepro.lessons.drawing import CHOSEN, GIVEN, INK, canvas, colour_key, kept, matrix
+from fedrepro.lessons.drawing import CHOSEN, GIVEN, INK, LATE, canvas, colour_key, kept, matrix
 from fedrepro.lessons.federation import federation
 from fedrepro.methods.kapc import normalise, step
 from fedrepro.methods.mixtures import gram, stack
@@ -119,7 +119,7 @@ def draw(t: int, client: int, mu: float, **settings) -> Figure:
     over.axvline(t, color=GIVEN, linewidth=1)
     over.set(title=f"weight of client {client} on itself", ylim=(0, 1.02))
     over.legend(fontsize=10, ncols=2, loc="upper left", framealpha=0.9, handlelength=1.2, columnspacing=1)
-    matrix(sent, withheld(cubes[t - 1], mu), colours="light:#d55e00", low=0, high=1)
+    matrix(sent, withheld(cubes[t - 1], mu), colours=f"light:{LATE}", low=0, high=1)
     return figure
 
 

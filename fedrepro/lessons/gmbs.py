@@ -96,7 +96,7 @@ def places() -> Figure:
     choices.grid(False)
     colour_key(key)
     panels = below.subgridspec(1, 3, wspace=0.34)
-    for i, title in enumerate(("", "n: times chosen", "V = p (dark) + bonus")):
+    for i, title in enumerate(("", "n: times chosen", "V = p (below) + bonus")):
         figure.add_subplot(panels[i]).set(title=title, xlabel="number of blocks α")
     return figure
 

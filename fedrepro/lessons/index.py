@@ -83,6 +83,14 @@ def notebook() -> str:
     return nbformat.writes(nbformat.v4.new_notebook(cells=[cell], metadata=METADATA)) + "\n"
 
 
+def tidy() -> None:
+    """Write every notebook as JupyterLab saves it, so that opening one changes no file."""
+    for path in NOTEBOOKS.rglob("*.ipynb"):
+        saved = nbformat.writes(nbformat.read(path, as_version=4)) + "\n"
+        if saved != path.read_text():
+            path.write_text(saved)
+
+
 def thumbnail(name: str) -> Path:
     return NOTEBOOKS / "explore" / "thumbnails" / f"{name}.png"
 
@@ -106,3 +114,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--thumbnails"]:
         draw_thumbnails()
     (NOTEBOOKS / "index.ipynb").write_text(notebook())
+    tidy()

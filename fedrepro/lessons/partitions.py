@@ -14,7 +14,7 @@ from fedrepro.lessons.drawing import LOCAL, canvas, colour_key, columns, kept, m
 DATA = ("digits", "synthetic", "mnist", "fashion_mnist", "cifar10")
 SHOWN = 6  # clients whose images are shown,
 IMAGES = 6  # and how many of each
-ALT = "A matrix of clients by classes, darker for more images; a bar per client for its size; images of some clients."
+ALT = "A matrix of the number of images by client and class; a bar per client for its size; images of some clients."
 
 
 @dataclass(frozen=True, eq=False)
