@@ -17,6 +17,7 @@ from pathlib import Path
 from fedrepro.checks import choose
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import driver, record, spec, tune
+from fedrepro.evidence.schema import matches
 from fedrepro.evidence.study import Study, run_store
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
@@ -49,7 +50,7 @@ class Item:
         names = study.table.names
         wanted = {axis: [names.get(v, v) for v in ([value] if isinstance(value, str) else value)]
                   for axis, value in self.cells.items()}  # fmt: skip
-        study.cells = [cell for cell in study.cells if spec.matches(wanted, cell.labels)]
+        study.cells = [cell for cell in study.cells if matches(wanted, cell.labels)]
         if not study.cells:
             raise BadInput(f"{LIST.name}: {self.table}: no cell at scale {self.scale} has {self.cells}")
         return study
