@@ -443,6 +443,15 @@ def test_the_figure_is_there_without_a_browser(name):
     assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 50
 
 
+def test_photos_keep_their_colours_in_the_dark_theme():
+    panel = widgets.partitions()
+    panel.picture.show(panel.picture.png, "", photos=True)
+    assert 'class="explore-figure photos"' in panel.picture.value
+    colour = partitions.Division("cifar10", "iid", np.ones((2, 3), int), np.zeros((2, 6, 4, 4, 3), np.uint8))
+    grey = partitions.Division("digits", "iid", np.ones((2, 3), int), np.zeros((2, 6, 4, 4, 1), np.uint8))
+    assert [partitions.draw(division).get_gid() for division in (colour, grey)] == ["photos", None]
+
+
 @pytest.mark.parametrize("name", index.LESSONS)
 def test_a_figure_has_an_alternative_text(name):
     panel = getattr(widgets, name)()
@@ -487,7 +496,8 @@ def test_the_index_links_every_notebook():
     assert path.read_text() == index.notebook(), "make index"
     every = {str(p.relative_to(NOTEBOOKS)) for p in NOTEBOOKS.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts}
     assert set(re.findall(r"\]\(([\w/]+\.ipynb)\)", index.text())) == every - {"index.ipynb"}
-    assert {path.name for path in NOTEBOOKS.iterdir() if path.is_dir()} == {*index.PAPERS, "explore", ".jupyter"}
+    folders = {path.name for path in NOTEBOOKS.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    assert folders == {*index.PAPERS, "explore"}
 
 
 @pytest.mark.parametrize("name", index.LESSONS)

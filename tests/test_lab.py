@@ -1,12 +1,15 @@
 """`make lab`: a student's own copy and its reset, and saving that leaves git clean."""
 
+import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 
 import nbformat
 import pytest
 
-from fedrepro.errors import BadInput
+from fedrepro.errors import BadInput, Failure
 from fedrepro.evidence.spec import NOTEBOOKS
 from fedrepro.lessons import index, lab
 
@@ -40,6 +43,15 @@ def test_a_name_that_is_no_folder_is_refused(classes, name):
     with pytest.raises(BadInput, match=r"CLASS: .* letters, digits"):
         lab.student(name)
     assert not classes.exists()
+
+
+def test_what_is_wrong_is_said_in_one_line(monkeypatch):
+    asked = subprocess.run([sys.executable, "-m", lab.__name__, "--class", "../ada"], capture_output=True, text=True)
+    assert asked.returncode == 1
+    assert asked.stderr == "lab: CLASS: '../ada' is not valid; allowed: a name of letters, digits, and any of . _ -\n"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Failure, match="make lab APP=1"):
+        lab.app()
 
 
 def test_only_the_repositorys_notebooks_are_saved_without_outputs(classes):

@@ -22,7 +22,7 @@ STYLE = """<style>
 .explore-controls .widget-inline-hbox select, .explore-controls .widget-inline-hbox input { font-size: 15px }
 .explore-results .widget-html-content { font-size: 16px; line-height: 1.4 }
 .explore-figure { max-width: 100%; max-height: 74vh; height: auto; object-fit: contain }
-[data-jp-theme-light="false"] .explore-figure { filter: invert(0.93) hue-rotate(180deg) }
+[data-jp-theme-light="false"] .explore-figure:not(.photos) { filter: invert(0.93) hue-rotate(180deg) }
 </style>"""
 
 
@@ -62,13 +62,14 @@ class Picture(w.HTML):
 
     png = b""
 
-    def show(self, picture: bytes, alt: str) -> None:
+    def show(self, picture: bytes, alt: str, photos: bool = False) -> None:
+        """Photos keep their colours in the dark theme."""
         self.png, data = picture, base64.b64encode(picture).decode()
         width, height = (int.from_bytes(picture[i : i + 4], "big") for i in (16, 20))
         alt = html.escape(re.sub("<.*?>", "", alt), quote=True)
         self.value = (
-            f'<img class="explore-figure" alt="{alt}" width="{width}" height="{height}" decoding="sync" '
-            f'src="data:image/png;base64,{data}">'
+            f'<img class="explore-figure{" photos" * photos}" alt="{alt}" width="{width}" height="{height}" '
+            f'decoding="sync" src="data:image/png;base64,{data}">'
         )
 
 
@@ -114,4 +115,4 @@ class Panel(Page):
             return
         picture = png(figure)
         self.problem.value, self.numbers.value, self.picture.layout.display = "", numbers, ""
-        self.picture.show(picture, f"{self.alt} {numbers}")
+        self.picture.show(picture, f"{self.alt} {numbers}", figure.get_gid() == "photos")

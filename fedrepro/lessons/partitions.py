@@ -84,6 +84,7 @@ def draw(division: Division) -> Figure:
     mosaic = framed.transpose(0, 2, 1, 3, 4).reshape(shown * (height + 1), IMAGES * (width + 1), -1)
     images.imshow(mosaic if mosaic.shape[2] == 3 else mosaic[..., 0], cmap="gray", aspect="auto")
     images.grid(False)
+    figure.set_gid("photos" if mosaic.shape[2] == 3 else None)
     rows = [(i + 0.5) * (height + 1) for i in range(shown)]
     images.set(title=f"images of the first {shown} clients", yticks=rows, yticklabels=range(shown))
     return figure
