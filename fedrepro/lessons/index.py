@@ -1,6 +1,7 @@
 """notebooks/index.ipynb: a map of all notebooks, with what each teaches and how long it takes."""
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -59,12 +60,17 @@ def _lessons() -> list[str]:
     return lines
 
 
+def _by_number(path: Path) -> list:
+    """Table 2 before Table 10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
+
+
 def _papers() -> list[str]:
     lines = ["| paper | method | tables and figures | lessons |", "| --- | --- | --- | --- |"]
     for paper, (name, learned) in PAPERS.items():
         method = NOTEBOOKS / paper / "method.ipynb"
-        tables = [path for path in sorted((NOTEBOOKS / paper).glob("*.ipynb")) if path != method]
-        shown = "<br>".join(link(path, title(path).removeprefix(f"{name}, ")) for path in tables)
+        tables = sorted(set((NOTEBOOKS / paper).glob("*.ipynb")) - {method}, key=_by_number)
+        shown = "<br>".join(link(path, title(path).partition(", ")[2]) for path in tables)
         built = link(method, "build it") if method.exists() else ""
         lessons = "<br>".join(link(lesson(key), key.replace("_", " ")) for key in LESSONS if paper in LESSONS[key][2])
         lines.append(f"| **{name}**: {learned} | {built} | {shown} | {lessons} |")
