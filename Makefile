@@ -65,14 +65,19 @@ test-notebooks: setup ## execute every notebook at smoke scale
 test-browser: setup ## drive every lesson in a real browser; pictures in .cache/browser (needs chromium)
 	$(BIN)/python -m pytest -rs tests/browser $(ARGS)
 
-lab: setup ## open the notebooks in JupyterLab (ARGS="--no-browser --port=8888")
-	$(BIN)/python -m fedrepro.lessons.lab $(ARGS)
+# APP=1 installs the extra first
+$(VENV)/.app: $(STAMP)
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[app]'
+	@touch $@
+
+lab: setup $(if $(APP),$(VENV)/.app) ## open the notebooks in JupyterLab (CLASS=name RESET=1: a student's own copy; APP=1: no code)
+	$(BIN)/python -m fedrepro.lessons.lab $(if $(CLASS),--class $(CLASS)) $(if $(RESET),--reset) $(if $(APP),--app) $(ARGS)
 
 lab-smoke: setup ## check that JupyterLab starts and answers
 	$(BIN)/python -m fedrepro.lessons.lab --smoke
 
-index: setup ## write notebooks/index.ipynb anew, with a link to every notebook
-	$(BIN)/python -m fedrepro.lessons.index
+index: setup ## write notebooks/index.ipynb, the map of all notebooks (ARGS=--thumbnails draws its pictures)
+	$(BIN)/python -m fedrepro.lessons.index $(ARGS)
 
 lint: setup ## check style with ruff
 	$(BIN)/ruff check .

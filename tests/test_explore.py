@@ -1,23 +1,36 @@
 """The lessons: what they compute is what the library computes, drawing is quick, and bad settings are explained."""
 
 import base64
+import html
 import importlib
 import io
-import json
 import re
 import time
 
 import matplotlib.image
+import nbformat
 import numpy as np
 import pytest
 import torch
 
 from fedrepro import data, train
 from fedrepro.errors import BadInput
-from fedrepro.evidence.spec import NOTEBOOKS
-from fedrepro.lessons import cube, gmbs, index, live, mixing, partitions, paths, soft_targets, widgets
+from fedrepro.evidence.spec import HOME, NOTEBOOKS
+from fedrepro.lessons import (
+    cube,
+    drawing,
+    first_round,
+    gmbs,
+    index,
+    live,
+    mixing,
+    partitions,
+    paths,
+    soft_targets,
+    widgets,
+)
 from fedrepro.lessons.drawing import png
-from fedrepro.methods import Round
+from fedrepro.methods import Round, ama
 from fedrepro.methods.dfl import divergence
 from fedrepro.methods.kapc_bls import KAPC_BLS
 from fedrepro.simulation import cost
@@ -27,6 +40,55 @@ from fedrepro.simulation.tree import Tree
 
 QUICK = [name for name in index.LESSONS if name != "live"]  # redraw as soon as a control moves
 LESSONS = [NOTEBOOKS / "explore" / f"{name}.ipynb" for name in index.LESSONS]
+
+
+def test_one_local_step_is_gradient_descent_on_all_images():
+    """FedAvg with E = 1 (McMahan et al., 2017): the weighted mean of one step each is one step on the weighted loss."""
+    setting = first_round.Setting(steps=1, rate=0.3, skew=0.8, size=0.3)
+    _, x, labels = first_round.features()
+    share = torch.where(labels > 0, 0.3 * 0.8 + 0.7 * 0.2, 0.3 * 0.2 + 0.7 * 0.8)
+    share /= torch.where(labels > 0, (labels > 0).sum(), (labels < 0).sum())
+    w = torch.tensor(first_round.START, dtype=torch.float64).requires_grad_()
+    (gradient,) = torch.autograd.grad((share * (x @ w - labels) ** 2).sum() / 2, w)
+    np.testing.assert_allclose(first_round.course(setting).models[1], (w - 0.3 * gradient).detach(), atol=1e-7)
+
+
+def test_clients_drift_and_a_pull_keeps_them_together():
+    def after(**changes) -> tuple[float, float]:
+        setting = first_round.Setting(**changes)
+        ways = first_round.course(setting).visits[-1]
+        return first_round.distances(setting)[-1], float(np.linalg.norm(ways["A"][-1] - ways["B"][-1]))
+
+    one, _ = after(steps=1)
+    ten, drift = after()
+    forty, wide = after(steps=40)
+    pulled, close = after(steps=40, mu=1.0)
+    assert one < ten < forty  # where the server ends: one step each finds the optimum, many do not
+    assert drift < wide
+    assert close < wide
+    assert pulled < forty
+    alike, _ = after(steps=40, skew=0.5)
+    assert alike < 1e-6
+
+
+def test_a_client_step_is_that_of_autograd():
+    setting = first_round.Setting(steps=2, skew=1.0, mu=0.5)
+    _, x, labels = first_round.features()
+    start = torch.tensor(first_round.START, dtype=torch.float64)
+    w = start.clone().requires_grad_()
+    for _ in range(2):
+        loss = ((x[labels > 0] @ w - 1) ** 2).mean() / 2 + 0.5 / 2 * (w - start).square().sum()
+        (gradient,) = torch.autograd.grad(loss, w)
+        w = (w - setting.rate * gradient).detach().requires_grad_()
+    np.testing.assert_allclose(first_round.visit(setting, "A", start)[-1], w.detach(), atol=1e-12)
+
+
+def test_path_m_leaves_the_local_model_after_block_m():
+    """As FedMLB's Eq. (4), its method's `paths` and the notebooks count them."""
+    names = [name for name, _ in paths.rows(paths.Setting("fedmlb", "resnet18", 1, 1, 1.0, 1.0))]
+    assert names == ["starts from", "main path", "path 1", "path 2", "path 3", "path 4", "path 5"]
+    for name, blocks in paths.rows(paths.Setting("fedbr", "resnet18", 2, 1, 1.0, 1.0))[2:]:
+        assert blocks.index(drawing.GLOBAL) == int(name.removeprefix("path "))
 
 
 def test_distance_by_hand():
@@ -42,7 +104,7 @@ def test_division_counts_the_parts_of_a_run():
     parts = partitions.partition("dirichlet:0.3", labels, 8, seed=3)
     for cid in range(8):
         assert division.counts[cid].tolist() == labels[parts[cid]].bincount(minlength=10).tolist()
-    assert division.samples.shape == (6, 8, 8, 8, 1)
+    assert division.samples.shape == (6, 6, 8, 8, 1)
 
 
 @pytest.mark.parametrize("model", ["small", "lenet", "vgg9"])
@@ -102,14 +164,14 @@ def test_simulation_goes_on_as_it_began():
 
 
 def test_cube_is_the_servers():
-    trained = cube.federation()
+    trained = cube.trained()
     ours = cube.evolve(**cube.SETTINGS)
     np.testing.assert_allclose(ours, torch.stack(trained.cubes).numpy(), atol=1e-10)
     np.testing.assert_allclose(cube.evolve(lam=0.1, beta=0.0, rate=0.0, updates=5), 1 / 6, rtol=1e-12)  # no step
 
 
 def test_withheld_layers_are_those_that_bls_does_not_send():
-    trained, mu = cube.federation(), 0.5
+    trained, mu = cube.trained(), 0.5
     kept = cube.withheld(trained.cubes[-1].numpy(), mu)
     assert 0 < kept.sum() < kept.size
     method, names = KAPC_BLS(mu=mu), list(trained.layers)
@@ -121,7 +183,7 @@ def test_withheld_layers_are_those_that_bls_does_not_send():
 
 
 def test_weights_of_the_mixing_add_to_one_and_fade():
-    setting = mixing.Setting(late=0.0, at=20, dropped=(1, 5))
+    setting = mixing.Setting(late=0.0, at=20, added=(1, 5))
     for t, (alpha, beta, gammas) in enumerate(mixing.weights(setting), start=1):
         assert alpha + beta + sum(gammas) == pytest.approx(1)
         assert beta == pytest.approx(1 - 0.1 - 0.01 * t)
@@ -141,7 +203,7 @@ def test_mixing_course_by_hand():
     left = (1 - mixing.LOCAL_RATE * curves[cids]) ** mixing.LOCAL_STEPS
     expected = (centres[cids] + left * (torch.tensor(mixing.START) - centres[cids])).mean(0)
     np.testing.assert_allclose(ways["fedavg"][1], expected, atol=1e-5)
-    late = mixing.Setting(late=0.0, dropped=(3,))
+    late = mixing.Setting(late=0.0, added=(3,))
     moved = [mixing.travel(late, name).models[20] for name in ("ama", "naive", "fedavg")]
     clean = [mixing.travel(mixing.Setting(late=0.0), name).models[20] for name in ("ama", "naive", "fedavg")]
     ama, naive, fedavg = (float(np.linalg.norm(a - b)) for a, b in zip(moved, clean, strict=True))
@@ -149,7 +211,7 @@ def test_mixing_course_by_hand():
 
 
 def test_soft_targets_are_the_federations():
-    trained = soft_targets.federation()
+    trained = soft_targets.trained()
     assert (trained.tables[0] == 0.1).all()
     result = train(soft_targets.TRAINED, workers=1)
     assert [row["accuracy"] for row in result.rows] == trained.accuracy[1:]
@@ -160,7 +222,7 @@ def test_soft_targets_are_the_federations():
 
 def test_what_a_student_sees_is_the_gradient():
     """rho CE + (1 - rho) KL(Y[y] || p) has the gradient p - target in the logits."""
-    table = soft_targets.federation().tables[-1]
+    table = soft_targets.trained().tables[-1]
     z, y, rho = torch.randn(1, 10, dtype=torch.float64).requires_grad_(), torch.tensor([3]), 0.35
     loss = rho * torch.nn.functional.cross_entropy(z, y) + (1 - rho) * divergence(table, y, z)
     (gradient,) = torch.autograd.grad(loss, z)
@@ -278,7 +340,7 @@ REFUSED = [
     (paths.Setting, {"method": "fedbr", "model": "lenet", "alpha": 5, "tau": 1, "lambda1": 1.0, "lambda2": 1.0},
      "hp.alpha.*1..4 blocks"),
     (mixing.Setting, {"eta": 0.03, "rounds": 60}, "alpha0 [+] eta [*] rounds must not pass 1"),
-    (mixing.Setting, {"at": 3, "dropped": (5,)}, "rounds late: 5 .* it must have started"),
+    (mixing.Setting, {"at": 3, "added": (5,)}, "rounds late: 5 .* it must have started"),
     (mixing.Setting, {"at": 41}, "round looked at: 41"),
     (soft_targets.view, {"r": 11, "rounds": 10}, "round r: 11"),
     (live.describe, {"common": {**live.DEFAULTS, "per_round": 11}, "method": "fedavg", "hp": {}}, "per_round: 11"),
@@ -294,15 +356,15 @@ def test_bad_settings_are_refused_in_words(function, settings, message):
 
 def test_a_panel_explains_what_is_refused_and_recovers():
     panel = widgets.mixing()
-    good = panel.image.value
+    good = panel.picture.png
     panel.controls["eta"].value = 0.03
     assert "alpha0 + eta * rounds must not pass 1" in panel.problem.value
-    assert panel.image.layout.display == "none"
+    assert panel.picture.layout.display == "none"
     assert panel.numbers.value == ""
     panel.controls["eta"].value = 0.01
     assert panel.problem.value == ""
-    assert panel.image.layout.display == ""
-    assert panel.image.value == good
+    assert panel.picture.layout.display == ""
+    assert panel.picture.png == good
 
 
 def test_only_the_controls_that_count_are_shown():
@@ -326,18 +388,18 @@ def test_every_control_changes_the_page_in_time(name, redraw_budget):
     for key, control in panel.controls.items():
         if control.layout.display == "none":
             continue
-        before, old, taken = (panel.image.value, panel.numbers.value), control.value, []
+        before, old, taken = (panel.picture.png, panel.numbers.value), control.value, []
         for value in moves(control):
             start = time.process_time()
             control.value = value
-            if panel.problem.value == "" and (panel.image.value, panel.numbers.value) != before:
+            if panel.problem.value == "" and (panel.picture.png, panel.numbers.value) != before:
                 taken.append(time.process_time() - start)
             if len(taken) == 2:
                 break
         if not taken:
             unseen.append(key)
         control.value = old
-        assert (panel.image.value, panel.numbers.value) == before, f"{key} did not come back"
+        assert (panel.picture.png, panel.numbers.value) == before, f"{key} did not come back"
         assert min(taken, default=0) < redraw_budget, f"{key} takes {min(taken):.2f} s of {redraw_budget:.2f}"
     assert not unseen
 
@@ -352,7 +414,7 @@ def test_a_kept_figure_is_like_a_new_one(name, monkeypatch):
         seen = []
         for control in reversed(panel.controls.values()):  # what a choice hides is moved before it
             control.value = moves(control)[0]
-            seen.append(panel.image.value)
+            seen.append(panel.picture.png)
         return seen
 
     kept = pictures()
@@ -377,8 +439,24 @@ def test_the_figure_is_there_without_a_browser(name):
     bundle = getattr(widgets, name)()._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     picture = matplotlib.image.imread(io.BytesIO(base64.b64decode(bundle["image/png"])))
-    assert picture.shape[1] == 980
+    assert picture.shape[1] == 760
     assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 50
+
+
+def test_photos_keep_their_colours_in_the_dark_theme():
+    panel = widgets.partitions()
+    panel.picture.show(panel.picture.png, "", photos=True)
+    assert 'class="explore-figure photos"' in panel.picture.value
+    colour = partitions.Division("cifar10", "iid", np.ones((2, 3), int), np.zeros((2, 6, 4, 4, 3), np.uint8))
+    grey = partitions.Division("digits", "iid", np.ones((2, 3), int), np.zeros((2, 6, 4, 4, 1), np.uint8))
+    assert [partitions.draw(division).get_gid() for division in (colour, grey)] == ["photos", None]
+
+
+@pytest.mark.parametrize("name", index.LESSONS)
+def test_a_figure_has_an_alternative_text(name):
+    panel = getattr(widgets, name)()
+    (alt,) = re.findall(r'<img class="explore-figure" alt="([^"<>]+)"', panel.picture.value)
+    assert html.unescape(alt).startswith(importlib.import_module(f"fedrepro.lessons.{name}").ALT)
 
 
 def test_live_panel_refuses_and_resets():
@@ -396,26 +474,68 @@ def test_live_panel_refuses_and_resets():
 
 
 def test_live_example():
-    curves = live.example(rounds=1)
+    curves = live.example(1)
     assert [run.method for run, _ in curves] == list(live.METHODS)
     assert png(live.draw(curves)) != png(live.draw([]))
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=index.LESSONS)
 def test_a_lesson_needs_no_code(path):
-    cells = json.loads(path.read_text())["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    assert all(cell["metadata"]["jupyter"]["source_hidden"] for cell in code)
-    assert f"widgets.{path.stem}()" in code[0]["source"]
-    opening = cells[0]["source"]
-    assert 2 <= len(re.findall(r"^\d\. ", opening, re.M)) <= 3
+    cells = nbformat.read(path, as_version=4).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert all(cell.metadata.jupyter.source_hidden for cell in code)
+    assert f"widgets.{path.stem}()" in code[0].source
+    opening = cells[0].source
+    assert 2 <= len(re.findall(r"^\d\. ", opening.partition("**Try**")[2], re.M)) <= 3
     assert "Run All Cells" in opening
-    assert cells[2]["source"].startswith("**What to see.**")
+    assert cells[2].source.startswith("**What to see.**")
 
 
 def test_the_index_links_every_notebook():
     path = NOTEBOOKS / "index.ipynb"
     assert path.read_text() == index.notebook(), "make index"
     every = {str(p.relative_to(NOTEBOOKS)) for p in NOTEBOOKS.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts}
-    links = re.findall(r"^- \[.+\]\((.+)\)$", index.text(), re.M)
-    assert sorted(links) == sorted(every - {"index.ipynb"})
+    assert set(re.findall(r"\]\(([\w/]+\.ipynb)\)", index.text())) == every - {"index.ipynb"}
+    folders = {path.name for path in NOTEBOOKS.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    assert folders == {*index.PAPERS, "explore"}
+
+
+@pytest.mark.parametrize("name", index.LESSONS)
+def test_a_thumbnail_is_small(name):
+    file = index.thumbnail(name)
+    assert file.stat().st_size < 8000
+    assert matplotlib.image.imread(file).shape[1] == index.WIDTH
+
+
+@pytest.mark.parametrize("name", index.LESSONS)
+def test_lessons_and_method_notebooks_link_to_each_other(name):
+    written = index.lesson(name).read_text()
+    for paper in index.LESSONS[name][2]:
+        assert f"(../{paper}/method.ipynb)" in written
+        if (method := NOTEBOOKS / paper / "method.ipynb").exists():
+            assert f"(../explore/{name}.ipynb)" in method.read_text()
+
+
+def test_the_teachers_guide_has_the_lessons_answers():
+    guide = " ".join((HOME / "docs/teaching.md").read_text().split())
+    ends = {steps: first_round.distances(first_round.Setting(steps=steps))[[3, 20]] for steps in (1, 10, 40)}
+    splits = {split: partitions.divide("digits", split, 10).distance for split in ("shards:2", "dirichlet:0.1")}
+    soft = soft_targets.table(10, soft_targets.SERVER)
+    own = cube.evolve(**cube.SETTINGS)[-1].diagonal(axis1=1, axis2=2)
+    late = mixing.Setting(late=0.9)
+    apart = {name: mixing.distances(late, name)[10:].mean() for name in mixing.METHODS}
+    alpha, _, gammas = ama.mixing(0.5, [1, 2, 5], 0.6)
+    resnet = paths.Setting("fedbr", "resnet18", 2, 1, 1.0, 1.0).costs()["traffic"]
+    for answer in (
+        *(f"E = {steps}: {early:.2f} and {last:.2f}" for steps, (early, last) in ends.items()),
+        f"shards 2: {splits['shards:2']:.2f}",
+        f"dirichlet 0.1: {splits['dirichlet:0.1']:.2f}",
+        f"0 is sharpest ({soft[0, 0]:.2f})",
+        f"9, 8 and 1 are still blurred ({soft[9, 9]:.2f}, {soft[8, 8]:.2f}, {soft[1, 1]:.2f})",
+        f"own weights {own[0].min():.2f} to {own[0].max():.2f}",
+        f"In the last they are {own[-1].min():.2f} to {own[-1].max():.2f}",
+        f"mean distance {apart['naive']:.2f} from round 10 on; AMA {apart['ama']:.2f}, as if new {apart['fedavg']:.2f}",
+        f"{gammas[0] / alpha:.2f}, {gammas[1] / alpha:.2f}, {gammas[2] / alpha:.3f}",
+        f"By Eq. (4) {1 - resnet[0]:.0%} of a round's traffic, as counted {1 - resnet[1]:.0%}",
+    ):
+        assert answer in guide, answer

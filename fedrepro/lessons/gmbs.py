@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import cos, exp, pi, sin
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import seaborn as sns
@@ -11,7 +12,7 @@ import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from fedrepro.lessons.drawing import BLUE, GREY, ORANGE, canvas, columns, kept
+from fedrepro.lessons.drawing import CHOSEN, GIVEN, LOCAL, OLDER, canvas, colour_key, columns, kept
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.fedbr import FedBR, paper_compute, paper_traffic, upper_bounds
 from fedrepro.simulation.rng import stream
@@ -20,6 +21,7 @@ from fedrepro.simulation.tree import Tree
 
 CLIENTS = ("plain", "slow", "skewed", "far")
 ROUNDS = 60
+ALT = "The number of blocks sent to each of four clients by round; the bandit's reward, count and bound per choice."
 
 
 @dataclass(frozen=True)
@@ -51,28 +53,16 @@ class Step:
 
 @lru_cache(maxsize=32)
 def simulate(setting: Setting, rounds: int = ROUNDS) -> list[Step]:
-    """The real bandit: FedBR's own plan and aggregate, fed with the feedback of clients that only pretend to train."""
+    """The real bandit: FedBR's own plan and aggregate, with the feedback of clients that only pretend to train."""
     method, cids = FedBR(tau=setting.tau, ema=setting.ema), range(len(CLIENTS))
     run = Run(method="fedbr", clients=len(CLIENTS), per_round=len(CLIENTS), rounds=rounds, seed=setting.seed)
     model = SimpleNamespace(block_params={f"block {m}": [] for m in range(1, setting.blocks + 1)})
-    server = {"w": Tree(x=torch.zeros(2)), "b": Tree(), **method.server_init(model)}
-    loss, steps = dict.fromkeys(cids, 2.3), []
+    server: dict[str, Any] = {"w": Tree(x=torch.zeros(2)), "b": Tree(), **method.server_init(model)}
+    losses, steps = dict.fromkeys(cids, 2.3), []
     for t in range(1, rounds + 1):
         r = Round(t, run, list(cids))
         server = method.plan(server, r)
-        uploads = []
-        for cid, client in enumerate(CLIENTS):
-            alpha = server["fedbr/sent"][cid]
-            shake = float(torch.randn((), generator=stream(setting.seed, "gmbs", t, cid)))
-            fit = exp(-(((alpha - setting.suits(client)) / 1.5) ** 2))
-            loss[cid] = max(loss[cid] * (1 - setting.rate * fit) + setting.noise * shake, 0.0)
-            radius = setting.far if client == "far" else 1.0
-            angle = 2 * pi * cid / len(CLIENTS)
-            place = Tree(x=server["w"]["x"] + radius * torch.tensor([cos(angle), sin(angle)]))
-            seconds = setting.slow if client == "slow" else 1.0
-            sent = {"w": place, "b": Tree(), "fedbr/alpha": alpha, "fedbr/zeta": loss[cid]}
-            uploads.append(Upload(cid, 1, sent, t, seconds * paper_compute(alpha, setting.blocks),
-                                  seconds * paper_traffic(alpha, setting.blocks)))  # fmt: skip
+        uploads = [_visit(setting, t, cid, server, losses) for cid in cids]
         server = method.aggregate(server, uploads, r)
         p, n = ([server[key].get(cid, {}) for cid in cids] for key in ("fedbr/p", "fedbr/n"))
         V = [upper_bounds(p[cid], n[cid], t + 1, setting.blocks) for cid in cids]
@@ -80,28 +70,39 @@ def simulate(setting: Setting, rounds: int = ROUNDS) -> list[Step]:
     return steps
 
 
+def _visit(setting: Setting, t: int, cid: int, server: dict[str, Any], losses: dict[int, float]) -> Upload:
+    """What an invented client answers: its loss falls the more, the better the number of blocks suits it."""
+    client, alpha = CLIENTS[cid], server["fedbr/sent"][cid]
+    shake = float(torch.randn((), generator=stream(setting.seed, "gmbs", t, cid)))
+    fit = exp(-(((alpha - setting.suits(client)) / 1.5) ** 2))
+    losses[cid] = max(losses[cid] * (1 - setting.rate * fit) + setting.noise * shake, 0.0)
+    radius, seconds = setting.far if client == "far" else 1.0, setting.slow if client == "slow" else 1.0
+    angle = 2 * pi * cid / len(CLIENTS)
+    place = Tree(x=server["w"]["x"] + radius * torch.tensor([cos(angle), sin(angle)]))
+    sent = {"w": place, "b": Tree(), "fedbr/alpha": alpha, "fedbr/zeta": losses[cid]}
+    compute, traffic = paper_compute(alpha, setting.blocks), paper_traffic(alpha, setting.blocks)
+    return Upload(cid, 1, sent, t, seconds * compute, seconds * traffic)
+
+
 @kept
 def places() -> Figure:
-    figure = canvas(5.6)
-    above, below = figure.add_gridspec(2, 1, height_ratios=[1, 1.15], left=0.09, right=0.985, top=0.93, bottom=0.12,
-                                       hspace=0.65)  # fmt: skip
-    row = above.subgridspec(1, 3, width_ratios=[50, 1, 1.3], wspace=0.03)  # the last is room for the key's labels
-    choices, key = (figure.add_subplot(row[i]) for i in range(2))
-    choices.set(title="blocks sent to each client", xlabel="round", yticks=range(len(CLIENTS)), yticklabels=CLIENTS,
-                xticks=[0, *range(9, ROUNDS, 10)], xticklabels=[1, *range(10, ROUNDS + 1, 10)])  # fmt: skip
-    key.set(xticks=[])
-    key.yaxis.set_tick_params(left=False, labelleft=False, labelright=True)
-    for place in (choices, key):
-        place.grid(False)
-    for place, title in zip(below.subgridspec(1, 3, wspace=0.28).subplots(),
-                            ("", "n: how often chosen", "V = p (blue) + bonus"), strict=True):  # fmt: skip
-        place.set(title=title, xlabel="number of blocks α")
+    figure = canvas(5.3)
+    margins = {"left": 0.1, "right": 0.985, "top": 0.93, "bottom": 0.115}
+    above, below = figure.add_gridspec(2, 1, height_ratios=[1, 1.15], **margins, hspace=0.65)
+    row = above.subgridspec(1, 3, width_ratios=[50, 1.2, 2], wspace=0.03)  # the last is room for the key's labels
+    choices, key = figure.add_subplot(row[0]), figure.add_subplot(row[1])
+    choices.set(title="blocks sent to each client", xlabel="round", yticks=range(len(CLIENTS)), yticklabels=CLIENTS)
+    choices.set(xticks=[0, *range(9, ROUNDS, 10)], xticklabels=[1, *range(10, ROUNDS + 1, 10)])
+    choices.grid(False)
+    colour_key(key)
+    panels = below.subgridspec(1, 3, wspace=0.34)
+    for i, title in enumerate(("", "n: times chosen", "V = p (below) + bonus")):
+        figure.add_subplot(panels[i]).set(title=title, xlabel="number of blocks α")
     return figure
 
 
 def draw(setting: Setting, t: int, client: str) -> Figure:
     steps, cid = simulate(setting, t), CLIENTS.index(client)
-    now, options = steps[-1], range(1, setting.blocks)
     figure = places()
     choices, key, *panels = figure.axes
     table = np.full((len(CLIENTS), ROUNDS), np.nan)
@@ -109,39 +110,47 @@ def draw(setting: Setting, t: int, client: str) -> Figure:
     colours = ListedColormap([*sns.color_palette("viridis", setting.blocks - 1), "0.82"])
     for place, values in (choices, table), (key, np.arange(1, setting.blocks + 1)[:, None]):
         place.imshow(values, cmap=colours, vmin=0.5, vmax=setting.blocks + 0.5, aspect="auto")
+    choices.axhspan(cid - 0.5, cid + 0.5, fill=False, edgecolor=CHOSEN, linewidth=3, clip_on=False)
+    options = range(1, setting.blocks)
     key.set(ylim=(-0.5, setting.blocks - 0.5), yticks=range(setting.blocks), yticklabels=[*options, "all"])
-    p, n, V = now.p[cid], now.n[cid], now.V[cid]
-    gain = [p.get(m, 0.0) for m in options]
-    columns(panels[0], options, gain, color=BLUE)
-    panels[0].set(title=f"p: reward, {client} client", ylim=_around(gain))
-    columns(panels[1], options, [n.get(m, 0) for m in options], color=GREY)
-    panels[1].set(ylim=(0, 1.1 * max(1, *n.values(), 1)))
-    panels[1].locator_params(axis="y", integer=True)
-    columns(panels[2], options, gain, color=BLUE)
-    columns(panels[2], options, [V[m] - p.get(m, 0.0) for m in options], bottom=gain, color=ORANGE)
-    best = max(V, key=V.get)
-    panels[2].annotate("next", (best, V[best]), (0, 12), textcoords="offset points", ha="center",
-                       arrowprops={"arrowstyle": "->", "color": "0.15"})  # fmt: skip
-    panels[2].set(ylim=(min(0, *gain), max(V.values()) * 1.25))
-    for panel in panels:
-        panel.set(xticks=options)
+    _bandit(panels, steps[-1], cid, client)
     return figure
 
 
-def _around(values: list[float]) -> tuple[float, float]:
-    return 1.15 * min(0, *values), 1.15 * max(0.01, *values)
+def _bandit(panels, now: Step, cid: int, client: str) -> None:
+    """p, n and V of one client."""
+    p, n, V = now.p[cid], now.n[cid], now.V[cid]
+    reward, count, bound = panels
+    gain = [p.get(m, 0.0) for m in V]
+    columns(reward, list(V), gain, color=LOCAL)
+    reward.set(title=f"p: reward, {client} client", ylim=(1.15 * min(0, *gain), 1.15 * max(0.01, *gain)))
+    columns(count, list(V), [n.get(m, 0) for m in V], color=GIVEN)
+    count.set(ylim=(0, 1.1 * max(1, *n.values(), 1)))
+    count.locator_params(axis="y", integer=True)
+    columns(bound, list(V), gain, color=LOCAL)
+    columns(bound, list(V), [V[m] - p.get(m, 0.0) for m in V], bottom=gain, color=OLDER)
+    best = _best(V)
+    arrow = {"arrowstyle": "->", "color": CHOSEN, "linewidth": 2}
+    bound.annotate("next", (best, V[best]), (0, 12), textcoords="offset points", ha="center", arrowprops=arrow)
+    bound.set(ylim=(min(0, *gain), max(V.values()) * 1.25))
+    for panel in panels:
+        panel.set(xticks=list(V))
+
+
+def _best(V: dict[int, float]) -> int:
+    return max(V, key=V.__getitem__)
 
 
 def say(setting: Setting, t: int, client: str) -> str:
     steps, cid = simulate(setting, t), CLIENTS.index(client)
     V = steps[-1].V[cid]
     decided = [step.sent[cid] for step in steps if step.sent[cid] < setting.blocks]
-    best = max(V, key=V.get)
+    best = _best(V)
     right = sum(m == setting.suits(client) for m in decided)
     return (
         f"round {t}: the {client} client got {_blocks(steps[-1].sent[cid], setting.blocks)} · highest V "
-        f"<b>{V[best]:.3f}</b> at α = {best} · {right} of {len(decided)} decisions were the "
-        f"{setting.suits(client)} that suit{'s' if setting.suits(client) == 1 else ''} it best"
+        f"<b>{V[best]:.3f}</b> at α = {best} · "
+        f"{right} of {len(decided)} decisions were the best, α = {setting.suits(client)}"
     )
 
 

@@ -1,34 +1,80 @@
-"""JupyterLab on the notebooks, for `make lab`; with --smoke, for `make lab-smoke`, only a look whether it answers."""
+"""JupyterLab on the notebooks (`make lab`), on a student's own copy of them (CLASS=name), or the lessons as an app
+without code (APP=1)."""
 
+import argparse
 import contextlib
+import importlib.util
+import itertools
 import json
 import os
+import re
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from fedrepro.errors import Failure
-from fedrepro.evidence.spec import NOTEBOOKS
+from fedrepro.errors import BadInput, Failure, bad
+from fedrepro.evidence.spec import HOME, NOTEBOOKS
 
-START = "/lab/tree/index.ipynb"
+START = "/doc/tree/index.ipynb"  # "doc": JupyterLab's simple mode, one document and no side bar
 WIDGETS = "/lab/extensions/@jupyter-widgets/jupyterlab-manager/package.json"
 PATIENCE = 60  # seconds for the server to answer
+CLASSES = HOME / "class"  # students' copies, which git does not track
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+
+
+def without_outputs(model: dict, **_) -> None:
+    """Jupyter's pre_save_hook: what was only run is saved as it was, so that git sees no change."""
+    if model["type"] != "notebook" or model["content"]["nbformat"] != 4:
+        return
+    model["content"]["metadata"].pop("widgets", None)
+    model["content"]["metadata"].update(METADATA)
+    for cell in model["content"]["cells"]:
+        if cell["cell_type"] == "code":
+            cell.update(outputs=[], execution_count=None)
+
+
+def student(name: str, reset: bool = False) -> Path:
+    """A student's own copy of the notebooks, kept from lesson to lesson; a reset sets the old one aside."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise bad("CLASS", name, "a name of letters, digits, and any of . _ -")
+    folder = CLASSES / name
+    if reset and folder.exists():
+        asides = (CLASSES / f"{name}.before-reset-{n}" for n in itertools.count(1))
+        folder.rename(next(aside for aside in asides if not aside.exists()))
+    if not folder.exists():
+        CLASSES.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CLASSES, prefix=".") as half:
+            copy = Path(half) / name
+            shutil.copytree(NOTEBOOKS, copy, ignore=shutil.ignore_patterns(".ipynb_checkpoints", ".jupyter"))
+            copy.rename(folder)
+    return folder
 
 
 def command(folder: Path, *more: str) -> list[str]:
     root = ["--allow-root"] if os.geteuid() == 0 else []
-    return [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}", f"--LabApp.default_url={START}",
-            *root, *more]  # fmt: skip
+    clean = [f"--FileContentsManager.pre_save_hook={__name__}.without_outputs"] if folder == NOTEBOOKS else []
+    where = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url={START}"]
+    return [sys.executable, "-m", "jupyterlab", *where, *clean, *root, *more]
+
+
+def app(*more: str) -> list[str]:
+    """Voila shows the lessons without their code and executes them when they are opened."""
+    if not importlib.util.find_spec("voila"):
+        raise Failure("voila is not installed; try: make lab APP=1")
+    return [sys.executable, "-m", "voila", str(NOTEBOOKS / "explore"), *more]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """With our defaults: JupyterLab asks nobody about its news and updates while a class is watching."""
+    """With our defaults: text for a projector, and no questions about news and updates while a class is watching."""
     paths = [str(NOTEBOOKS / ".jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
     return {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(paths), **more}
 
@@ -56,9 +102,9 @@ def serve(folder: Path, log: Path | None = None) -> Iterator[Server]:
         port = free.getsockname()[1]
     server = Server(f"http://127.0.0.1:{port}", secrets.token_hex(16))
     words = command(folder, "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0")
+    settings = environment(JUPYTER_TOKEN=server.token)
     with open(log or os.devnull, "wb") as output:
-        process = subprocess.Popen(words, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
-                                   env=environment(JUPYTER_TOKEN=server.token))  # fmt: skip
+        process = subprocess.Popen(words, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=settings)
         try:
             _wait(server, process)
             yield server
@@ -92,8 +138,22 @@ def smoke() -> None:
     print("JupyterLab answers: the index, the widgets, a kernel")
 
 
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m fedrepro.lessons.lab", description=__doc__)
+    parser.add_argument("--class", dest="student", metavar="NAME", help="open this student's own copy of the notebooks")
+    parser.add_argument("--reset", action="store_true", help="give the student a clean copy; the old one is set aside")
+    parser.add_argument("--app", action="store_true", help="the lessons without code, by Voila")
+    parser.add_argument("--smoke", action="store_true", help="only see whether JupyterLab answers")
+    chosen, more = parser.parse_known_args(words)
+    if chosen.smoke:
+        return smoke()
+    folder = student(chosen.student, chosen.reset) if chosen.student else NOTEBOOKS
+    start = app(*more) if chosen.app else command(folder, *more)
+    os.execve(sys.executable, start, environment())
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--smoke"]:
-        smoke()
-    else:
-        os.execve(sys.executable, command(NOTEBOOKS, *sys.argv[1:]), environment())
+    try:
+        main(sys.argv[1:])
+    except (BadInput, Failure) as error:
+        sys.exit(f"lab: {error}")

@@ -4,10 +4,11 @@ import html
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from typing import Any
 
 from matplotlib.figure import Figure
 
-from fedrepro.lessons.drawing import BLUE, ORANGE, canvas
+from fedrepro.lessons.drawing import A, B, canvas
 from fedrepro.methods import registry
 from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
@@ -15,19 +16,20 @@ from fedrepro.simulation.session import rounds
 
 DATA = ("digits", "fashion_mnist")
 SPLITS = ("iid", "dirichlet:0.3", "dirichlet:0.1", "level:7", "dominant:0.8", "shards:2", "dirichlet_unequal:0.3")
-DEFAULTS = {"data": "digits", "split": "dirichlet:0.3", "clients": 10, "per_round": 5, "rounds": 20, "epochs": 1,
-            "lr": 0.05, "seed": 0}  # fmt: skip
-FIXED = {"model": "cnn_mnist", "momentum": 0.9, "batch": 10}
+DEFAULTS: dict[str, Any] = dict(
+    data="digits", split="dirichlet:0.3", clients=10, per_round=5, rounds=20, epochs=1, lr=0.05, seed=0
+)
+FIXED: dict[str, Any] = {"model": "cnn_mnist", "momentum": 0.9, "batch": 10}
 METHODS = ("fedavg", "fedbr")
-COLOURS = (BLUE, ORANGE)
 TARGET = 0.7
+ALT = "Test accuracy of two methods by round and by traffic."
 
 Curve = tuple[Run, list[dict]]
 
 
 def describe(common: dict, method: str, hp: dict) -> Run:
-    """The run of one side; it refuses what cannot be run. Fashion-MNIST is cut to 200 images a client, for speed."""
-    samples = {"samples": 200} if common["data"] == "fashion_mnist" else {}
+    """The run of one side; it refuses what cannot be run. Fashion-MNIST is cut to 200 images per client, for speed."""
+    samples: dict[str, Any] = {"samples": 200} if common["data"] == "fashion_mnist" else {}
     return Run(**FIXED, **common, **samples, method=method, hp=hp)
 
 
@@ -47,49 +49,43 @@ def traffic(rows: list[dict]) -> list[float]:
 def label(run: Run) -> str:
     """The method and the hyperparameters that are not its defaults."""
     changed = {f.name: run.hp[f.name] for f in hyperparameters(run.method) if run.hp.get(f.name) != f.default}
-    shown = ", ".join(
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in changed.items()
-    )
-    return f"{run.method} {shown}".strip()
+    shown = [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in changed.items()]
+    return f"{run.method} {', '.join(shown)}".strip()
 
 
 def draw(curves: list[Curve]) -> Figure:
     """Accuracy along rounds and along traffic; the sides are A (solid) and B (dashed)."""
     figure = canvas(4.2)
     by_round, by_traffic = figure.subplots(1, 2, sharey=True)
-    figure.subplots_adjust(left=0.085, right=0.985, top=0.9, bottom=0.17, wspace=0.1)
-    for side, colour, line, (run, rows) in zip("AB", COLOURS, ("-", "--"), curves, strict=False):
+    figure.subplots_adjust(left=0.1, right=0.97, top=0.9, bottom=0.17, wspace=0.1)
+    for side, colour, line, (run, rows) in zip("AB", (A, B), ("-", "--"), curves, strict=False):
         accuracy = [row["accuracy"] for row in rows]
         style = {"color": colour, "linestyle": line, "linewidth": 2.2, "marker": "o", "markersize": 4}
         by_round.plot([row["round"] for row in rows], accuracy, **style, label=f"{side}: {label(run)}")
         by_traffic.plot(traffic(rows), accuracy, **style)
     most = max((run.rounds for run, _ in curves), default=DEFAULTS["rounds"])
-    by_round.set(
-        title="by round", xlabel="communication round", ylabel="test accuracy", ylim=(0, 1), xlim=(0, most + 0.5)
-    )
+    by_round.set(title="by round", xlabel="communication round", ylabel="test accuracy", ylim=(0, 1))
+    by_round.set(xlim=(0, most + 0.5))
     by_round.xaxis.get_major_locator().set_params(integer=True)
-    by_traffic.set(title="by what was sent", xlabel="traffic up and down (MiB)", xlim=(0, None))
+    by_traffic.set(title="by traffic", xlabel="traffic up and down (MiB)", xlim=(0, None))
     if curves:
         by_round.legend(loc="upper left", fontsize=10.5, framealpha=0.9)
     return figure
 
 
 def summary(curves: list[Curve]) -> list[dict]:
-    """One line a side for the table at the end."""
+    """One row per side for the table at the end."""
     table = []
     for side, (run, rows) in zip("AB", curves, strict=False):
         accuracy, sent = [row["accuracy"] for row in rows], traffic(rows)
         reached = metrics.rounds_to_target(accuracy, TARGET)
-        table.append({
-            "": side,
-            "method": label(run),
-            "rounds": f"{len(rows)} of {run.rounds}",
-            "last accuracy": f"{accuracy[-1]:.3f}" if rows else "",
-            "best accuracy": f"{max(accuracy):.3f}" if rows else "",
-            f"rounds to {TARGET:.0%}": metrics.format_rounds(reached, len(rows)) if rows else "",
-            "traffic (MiB)": f"{sent[-1]:.2f}" if rows else "",
-            "run id": run.id,
-        })  # fmt: skip
+        line = {"": side, "method": label(run), "rounds": f"{len(rows)} of {run.rounds}"}
+        line |= {name: "" for name in ("last accuracy", "best accuracy", f"rounds to {TARGET:.0%}", "traffic (MiB)")}
+        if rows:
+            line |= {"last accuracy": f"{accuracy[-1]:.3f}", "best accuracy": f"{max(accuracy):.3f}"}
+            line[f"rounds to {TARGET:.0%}"] = metrics.format_rounds(reached, len(rows))
+            line["traffic (MiB)"] = f"{sent[-1]:.2f}"
+        table.append({**line, "run id": run.id})
     return table
 
 
@@ -102,17 +98,17 @@ def as_html(table: list[dict]) -> str:
 
 
 class Session(threading.Thread):
-    """The runs in turn, a round at a time, in a thread of its own: the notebook stays free for its buttons, whichever
-    thread they are answered in.
+    """The runs in turn, one round at a time, in a thread of its own, so that the notebook's buttons keep working.
 
     `progress(session)` is called after each round and `ended(session)` at the end, both in this thread. Between two
-    rounds the session can wait or end. It begins when the one `before` has ended: both use torch's random numbers.
+    rounds the session can pause or stop. It begins when the session `before` has ended: both use torch's random state.
     """
 
-    def __init__(self, runs: list[Run], progress: Callable, ended: Callable, before=None):
+    def __init__(self, runs: list[Run], progress: Callable, ended: Callable, before: threading.Thread | None = None):
         super().__init__(daemon=True)
         self.curves: list[Curve] = [(run, []) for run in runs]
-        self.finished, self.error = False, None
+        self.finished = False
+        self.error: Exception | None = None
         self._progress, self._ended, self._before, self._stopped = progress, ended, before, False
         self._go = threading.Event()
         self._go.set()
@@ -134,7 +130,7 @@ class Session(threading.Thread):
     def run(self) -> None:
         if self._before:
             self._before.join()
-        streams = [rounds(run, workers=1) for run, _ in self.curves]
+        streams: list[Any] = [rounds(run, workers=1) for run, _ in self.curves]
         try:
             self.finished = self._rounds(streams)
         except Exception as error:
@@ -156,8 +152,8 @@ class Session(threading.Thread):
         return True
 
 
-def example(rounds: int = 4) -> list[Curve]:
-    """The two default methods at the default settings, a few rounds, without buttons."""
-    common = DEFAULTS | {"rounds": rounds}
+def example(count: int = 4) -> list[Curve]:
+    """The two default methods at the default settings, for a few rounds, without buttons."""
+    common = DEFAULTS | {"rounds": count}
     runs = [describe(common, method, {}) for method in METHODS]
     return [(run, list(rounds(run, workers=1))) for run in runs]

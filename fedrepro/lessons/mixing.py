@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,9 +10,8 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 
 from fedrepro.errors import bad
-from fedrepro.lessons.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas, columns, kept
-from fedrepro.methods import FedAvg, Round, Upload, build
-from fedrepro.methods.ama import mixing
+from fedrepro.lessons.drawing import GIVEN, GLOBAL, INK, LATE, LOCAL, OTHER, B, canvas, columns, kept
+from fedrepro.methods import Round, Upload, ama, build
 from fedrepro.simulation.fleet import Fleet
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.tree import Tree
@@ -19,9 +19,10 @@ from fedrepro.simulation.tree import Tree
 CLIENTS, PER_ROUND = 8, 4
 LOCAL_STEPS, LOCAL_RATE = 6, 0.15
 START = (-2.6, 2.2)
-STRANGER = (3.2, -2.6)  # where the client wants the model whose late updates are dropped in
-METHODS = {"ama": BLUE, "naive": GREY, "fedavg": ORANGE}
+STRANGER = (3.2, -2.6)  # the best point of the client whose late updates are added
+METHODS = {"ama": B, "naive": GIVEN, "fedavg": OTHER}
 NOTES = {"ama": "AMA", "naive": "late updates dropped", "fedavg": "late updates as if new"}
+ALT = "Weights of the old model, updates on time and late ones; three methods on a map; their distance from the best."
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,11 @@ class Setting:
     late: float = 0.3  # share of the updates that are late
     max_delay: int = 5
     rounds: int = 40
-    at: int = 20  # the round looked at, into which the updates of `dropped` come
-    dropped: tuple[int, ...] = ()  # how many rounds late each of them is
+    at: int = 20  # the round looked at, in which the updates of `added` arrive
+    added: tuple[int, ...] = ()  # how many rounds late each of them is
 
     def __post_init__(self):
-        for s in self.dropped:
+        for s in self.added:
             if s >= self.at:
                 raise bad("rounds late", s, f"less than the round it arrives in ({self.at}): it must have started")
         if self.at > self.rounds:
@@ -45,13 +46,18 @@ class Setting:
 
     def run(self, method: str) -> Run:
         hp = {"alpha0": self.alpha0, "eta": self.eta, "b": self.b} if method == "ama" else {}
-        return Run(method=method, hp=hp, clients=CLIENTS, per_round=PER_ROUND, rounds=self.rounds, delay=self.late,
-                   max_delay=self.max_delay, seed=1)  # fmt: skip
+        fleet: dict[str, Any] = {
+            "clients": CLIENTS,
+            "per_round": PER_ROUND,
+            "delay": self.late,
+            "max_delay": self.max_delay,
+        }
+        return Run(method=method, hp=hp, rounds=self.rounds, seed=1, **fleet)
 
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """One method's way: the models after rounds 0..R, and the staleness of the late updates of each round."""
+    """One method's path: the models after rounds 0..R, and the staleness of the late updates of each round."""
 
     models: np.ndarray  # (R + 1, 2)
     staleness: list[list[int]]
@@ -92,9 +98,9 @@ def travel(setting: Setting, name: str) -> Course:
 def _travel(setting: Setting, name: str) -> Course:
     """The method's own aggregate; only the clients' training is a toy."""
     run = setting.run(name)
-    method: FedAvg = build(name, **run.hp)
+    method = build(name, **run.hp)
     centres, curves = bowls()
-    server = {"w": Tree(x=torch.tensor(START)), "b": Tree()}
+    server: dict[str, Any] = {"w": Tree(x=torch.tensor(START)), "b": Tree()}
     past, pending, staleness = [server["w"]["x"]], [], []
     for t, drawn in enumerate(visits(setting.late, setting.max_delay, setting.rounds), start=1):
         r = Round(t, run, [cid for cid, _ in drawn])
@@ -102,7 +108,7 @@ def _travel(setting: Setting, name: str) -> Course:
         for (cid, delay), x in zip(drawn, trained, strict=True):
             pending.append((t + delay, Upload(cid, 1, {"w": Tree(x=x), "b": Tree()}, t)))
         if t == setting.at:
-            for s in setting.dropped:
+            for s in setting.added:
                 x = descend(past[t - s - 1], torch.tensor(STRANGER), torch.ones(2))
                 pending.append((t, Upload(CLIENTS, 1, {"w": Tree(x=x), "b": Tree()}, t - s)))
         uploads = [upload for due, upload in pending if due <= t]
@@ -115,18 +121,16 @@ def _travel(setting: Setting, name: str) -> Course:
 
 def weights(setting: Setting) -> list[tuple[float, float, list[float]]]:
     """alpha, beta and the gammas of every round, with the late updates that came in it."""
-    ama = build("ama", **setting.run("ama").hp)
-    late = travel(setting, "ama").staleness
-    return [mixing(ama.old(t), s, setting.b) for t, s in enumerate(late, start=1)]
+    method, late = ama.AMA(**setting.run("ama").hp), travel(setting, "ama").staleness
+    return [ama.mixing(method.old(t), s, setting.b) for t, s in enumerate(late, start=1)]
 
 
 @kept
 def places() -> Figure:
-    figure = canvas(6.4)
-    over, _, where, apart = figure.subplots(2, 2, gridspec_kw={
-        "width_ratios": [1.25, 1], "left": 0.075, "right": 0.985, "top": 0.94, "bottom": 0.1, "hspace": 0.42,
-        "wspace": 0.2}).flat  # fmt: skip
-    over.set(title="weights of old model (α), on time (β), late (γ)", xlabel="round")
+    figure = canvas(5.7)
+    over, _, where, apart = figure.subplots(2, 2, gridspec_kw={"width_ratios": [1.2, 1]}).flat
+    figure.subplots_adjust(left=0.075, right=0.985, top=0.94, bottom=0.1, hspace=0.45, wspace=0.22)
+    over.set(title="weights: old α, on time β, late γ", xlabel="round")
     where.set(xticks=[], yticks=[])
     apart.set(title="distance from the best point", xlabel="round")
     return figure
@@ -137,14 +141,14 @@ def draw(setting: Setting) -> Figure:
     over, now, where, apart = figure.axes
     rounds, mixed = range(1, setting.rounds + 1), weights(setting)
     parts = [[a for a, _, _ in mixed], [b for _, b, _ in mixed], [sum(g) for _, _, g in mixed]]
-    over.stackplot(rounds, parts, colors=[GREY, BLUE, RED], step="mid", linewidth=0)
-    over.axvline(setting.at, color="0.1", linewidth=1.5)
+    over.stackplot(rounds, parts, colors=[GLOBAL, LOCAL, LATE], step="mid", linewidth=0)
+    over.axvline(setting.at, color=INK, linewidth=1.5)
     over.set(ylim=(0, 1), xlim=(0.5, setting.rounds + 0.5))
     _round(now, setting, mixed[setting.at - 1])
     _map(where, setting)
     for name, colour in METHODS.items():
         apart.plot(range(setting.rounds + 1), distances(setting, name), color=colour, label=NOTES[name], linewidth=2)
-    apart.axvline(setting.at, color="0.1", linewidth=1.5)
+    apart.axvline(setting.at, color=INK, linewidth=1.5)
     apart.set(ylim=(0, None))
     apart.legend(fontsize=10, frameon=False)
     return figure
@@ -153,11 +157,8 @@ def draw(setting: Setting) -> Figure:
 def _round(place, setting: Setting, mixed) -> None:
     alpha, beta, gammas = mixed
     late = travel(setting, "ama").staleness[setting.at - 1]
-    bars = [
-        ("α", alpha, GREY),
-        ("β", beta, BLUE),
-        *((f"γ\n{s} late", g, RED) for s, g in zip(late, gammas, strict=True)),
-    ]
+    bars = [("α", alpha, GLOBAL), ("β", beta, LOCAL)]
+    bars += [(f"γ\n{s} late", g, LATE) for s, g in zip(late, gammas, strict=True)]
     columns(place, range(len(bars)), [value for _, value, _ in bars], color=[colour for *_, colour in bars])
     for i, (_, value, _) in enumerate(bars):
         place.text(i, value + 0.02, f"{value:.3f}", ha="center", fontsize=9)
@@ -169,21 +170,20 @@ def _map(place, setting: Setting) -> None:
     centres, curves = (value.numpy() for value in bowls())
     more = np.arange(1, 12)  # than the least mean loss: an ellipse each, 2 sqrt(2 more / curve) wide
     wide, high = np.sqrt(8 * more / curves.mean(0)[:, None])
-    place.add_collection(EllipseCollection(
-        wide, high, 0 * more, units="xy", offsets=[best() for _ in more], facecolor="none",
-        offset_transform=place.transData, edgecolor="0.8", linewidth=0.8))  # fmt: skip
-    place.plot(*centres.T, "o", color=GREEN, markersize=6)
-    if setting.dropped:
-        place.plot(*STRANGER, "X", color=RED, markersize=10)
+    at = {"units": "xy", "offsets": [best() for _ in more], "offset_transform": place.transData}
+    lines = EllipseCollection(wide, high, 0 * more, **at, facecolor="none", edgecolor="0.8", linewidth=0.8)
+    place.add_collection(lines)
+    place.plot(*centres.T, "o", color=LOCAL, markersize=6)
+    if setting.added:
+        place.plot(*STRANGER, "X", color=LATE, markersize=10)
+        place.text(STRANGER[0] - 0.25, STRANGER[1], "best for the late client", ha="right", va="center", fontsize=10)
     for name, colour in METHODS.items():
         way = travel(setting, name).models
         place.plot(*way.T, "-", color=colour, linewidth=1.6)
         place.plot(*way[setting.at], "s", color=colour, markersize=6)
     place.plot(*best(), "*", color="0.1", markersize=13)
     place.set(xlim=(-3.1, 3.7), ylim=(-3.0, 2.6))
-    place.set_title(f"● clients' best  ★ best for all  ■ after round {setting.at}")
-    if setting.dropped:
-        place.text(STRANGER[0] - 0.25, STRANGER[1], "best for the late ones", ha="right", va="center", fontsize=10)
+    place.set_title(f"● clients' optima  ★ optimum  ■ round {setting.at}")
 
 
 def distances(setting: Setting, name: str) -> np.ndarray:
@@ -194,11 +194,11 @@ def say(setting: Setting) -> str:
     alpha, beta, gammas = weights(setting)[setting.at - 1]
     apart = " · ".join(f"{NOTES[name]} {distances(setting, name)[setting.at]:.3f}" for name in METHODS)
     return (
-        f"round {setting.at}: α <b>{alpha:.4f}</b>, β <b>{beta:.4f}</b>, γ in all <b>{sum(gammas):.4f}</b> of "
-        f"{len(gammas)} late, together {alpha + beta + sum(gammas):.4f} · distance after it: {apart}"
+        f"round {setting.at}: α <b>{alpha:.4f}</b>, β <b>{beta:.4f}</b>, γ <b>{sum(gammas):.4f}</b> for "
+        f"{len(gammas)} late, sum {alpha + beta + sum(gammas):.4f} · distance afterwards: {apart}"
     )
 
 
 def view(late1: int = 0, late2: int = 0, late3: int = 0, **settings) -> tuple[Figure, str]:
-    setting = Setting(**settings, dropped=tuple(s for s in (late1, late2, late3) if s))
+    setting = Setting(**settings, added=tuple(s for s in (late1, late2, late3) if s))
     return draw(setting), say(setting)

@@ -9,11 +9,12 @@ from matplotlib.figure import Figure
 
 from fedrepro import data
 from fedrepro.data.partition import partition
-from fedrepro.lessons.drawing import BLUE, canvas, columns, heat, kept, ticks
+from fedrepro.lessons.drawing import LOCAL, canvas, colour_key, columns, kept, matrix, ticks
 
 DATA = ("digits", "synthetic", "mnist", "fashion_mnist", "cifar10")
 SHOWN = 6  # clients whose images are shown,
-IMAGES = 8  # and how many of each
+IMAGES = 6  # and how many of each
+ALT = "A matrix of the number of images by client and class; a bar per client for its size; images of some clients."
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,39 +57,44 @@ def divide(name: str, split: str, clients: int, seed: int = 0) -> Division:
 
 @kept
 def places() -> Figure:
-    figure = canvas(4.7)
-    labels, sizes, images = figure.subplots(1, 3, gridspec_kw={"width_ratios": [4, 1.3, 4]})
-    figure.subplots_adjust(left=0.07, right=0.99, top=0.9, bottom=0.14, wspace=0.14)
-    labels.set(title="samples of each class", xlabel="class", ylabel="client")
-    sizes.set(title="size", xlabel="samples", yticks=[])
-    images.set(xticks=[])
+    figure = canvas(5.3)
+    grid = figure.add_gridspec(
+        1, 2, width_ratios=[5.4, 3.4], left=0.08, right=0.99, top=0.93, bottom=0.115, wspace=0.13
+    )
+    counts = grid[0].subgridspec(1, 4, width_ratios=[4, 0.16, 0.2, 1.2], wspace=0.16)
+    labels, key, sizes = (figure.add_subplot(counts[i]) for i in (0, 1, 3))
+    labels.set(title="images per class", xlabel="class", ylabel="client")
+    sizes.set(title="in all", xlabel="images", yticks=[])
+    colour_key(key)
+    figure.add_subplot(grid[1]).set(xticks=[])
     return figure
 
 
 def draw(division: Division) -> Figure:
     clients, classes = division.counts.shape
     figure = places()
-    labels, sizes, images = figure.axes
+    labels, key, sizes, images = figure.axes
     some = division.counts > division.counts.max() / 10  # fewer look like none
-    heat(labels, division.counts, numbers="{:.0f}", where=some, low=0)
+    matrix(labels, division.counts, numbers="{:.0f}", where=some, low=0, key=key)
     labels.set(xticks=ticks(classes, 10), yticks=ticks(clients))
-    columns(sizes, range(clients), division.sizes, flat=True, color=BLUE)
+    columns(sizes, range(clients), division.sizes, flat=True, color=LOCAL)
     sizes.set(xlim=(0, None), ylim=(clients - 0.5, -0.5), xticks=[0, division.sizes.max()])
     shown, _, height, width, _ = division.samples.shape
     framed = np.pad(division.samples, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)), constant_values=255)
     mosaic = framed.transpose(0, 2, 1, 3, 4).reshape(shown * (height + 1), IMAGES * (width + 1), -1)
     images.imshow(mosaic if mosaic.shape[2] == 3 else mosaic[..., 0], cmap="gray", aspect="auto")
     images.grid(False)
-    images.set(title=f"images of the first {shown} clients",
-               yticks=[(i + 0.5) * (height + 1) for i in range(shown)], yticklabels=range(shown))  # fmt: skip
+    figure.set_gid("photos" if mosaic.shape[2] == 3 else None)
+    rows = [(i + 0.5) * (height + 1) for i in range(shown)]
+    images.set(title=f"images of the first {shown} clients", yticks=rows, yticklabels=range(shown))
     return figure
 
 
 def say(division: Division) -> str:
     sizes, held = division.sizes, (division.counts > 0).sum(1)
     return (
-        f"distance from everyone's labels <b>{division.distance:.3f}</b> (0: all clients alike) · "
-        f"classes of a client {held.min()} to {held.max()} · samples of a client {sizes.min()} to {sizes.max()}, "
+        f"mean distance from the overall class shares <b>{division.distance:.3f}</b> (0: all clients alike) · "
+        f"classes per client {held.min()} to {held.max()} · images per client {sizes.min()} to {sizes.max()}, "
         f"{sizes.sum()} in all"
     )
 

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedrepro import models
-from fedrepro.lessons.drawing import BLUE, GREEN, GREY, ORANGE, SKY, canvas, columns, kept
+from fedrepro.lessons.drawing import GIVEN, GLOBAL, INK, LOCAL, OLDER, canvas, columns, kept
 from fedrepro.methods.fedbr import hybrid_paths, paper_compute, paper_traffic
 from fedrepro.models import Net
 from fedrepro.simulation.client import freeze
@@ -21,6 +21,7 @@ MODELS = ("small", "resnet18", "vgg9", "vgg16", "lenet")
 IMAGE = {"classes": 10, "channels": 3, "size": 32}  # CIFAR-10's
 BATCH = 50
 ROUNDS = 12  # of the schedule that is drawn
+ALT = "The blocks of the main path and of each hybrid path; the download per round; computation and traffic per round."
 
 
 @cache
@@ -43,13 +44,13 @@ def step_flops(model: str) -> tuple[int, list[int]]:
     A path adds its frozen blocks forward and, for the gradient of what enters them, backward.
     """
     net = network(model).train()
-    frozen = freeze(copy.deepcopy(net))
+    frozen = [freeze(copy.deepcopy(block)) for block in net.blocks.children()]
     x = torch.empty(BATCH, IMAGE["channels"], IMAGE["size"], IMAGE["size"], device="meta")
     y, taps = torch.empty(BATCH, dtype=torch.long, device="meta"), []
     with FlopCounterMode(display=False) as counter:
         torch.autograd.grad(F.cross_entropy(net(x, taps=taps), y), list(net.parameters()))
         counts = [counter.get_total_flops()]
-        for tap, block in zip(taps, list(frozen.blocks.values())[1:], strict=False):
+        for tap, block in zip(taps, frozen[1:], strict=False):
             entering = tap.detach().requires_grad_().clone()  # a clone: the counter refuses leaves
             torch.autograd.grad(block(entering).sum(), entering)
             counts.append(counter.get_total_flops())
@@ -109,21 +110,21 @@ class Setting:
         }
 
 
-COSTS = {"computation": ("computation of a client", "by Eq. (3)"), "traffic": ("traffic up and down", "by Eq. (4)")}
+COSTS = {"computation": ("client's computation", "Eq. (3)"), "traffic": ("traffic, up and down", "Eq. (4)")}
 
 
 @kept
 def places() -> Figure:
-    figure = canvas(6.6)
-    grid = figure.add_gridspec(2, 3, height_ratios=[2.1, 1], left=0.13, right=0.985, top=0.92, bottom=0.09,
-                               hspace=0.45, wspace=0.36)  # fmt: skip
+    figure = canvas(5.7)
+    margins = {"left": 0.155, "right": 0.985, "top": 0.91, "bottom": 0.1}
+    grid = figure.add_gridspec(2, 3, height_ratios=[2.1, 1], **margins, hspace=0.55, wspace=0.5)
     network = figure.add_subplot(grid[0, :])
     network.grid(False)
     network.set(xticks=[])
     for side in network.spines.values():
         side.set_visible(False)
     schedule = figure.add_subplot(grid[1, 0])
-    schedule.set(title="download of each round", xlabel="round", ylabel="MiB", xticks=[1, 4, 8, 12])
+    schedule.set(title="download per round", xlabel="round", ylabel="MiB", xticks=[1, 4, 8, 12])
     for column, (title, formula) in enumerate(COSTS.values(), start=1):
         place = figure.add_subplot(grid[1, column])
         place.set(title=title, ylabel="FedAvg = 1", xticks=[0, 1], xticklabels=[formula, "counted"])
@@ -134,9 +135,11 @@ def draw(setting: Setting) -> Figure:
     figure = places()
     network, schedule, *bars = figure.axes
     _network(network, setting)
-    _schedule(schedule, setting)
+    rounds = range(1, ROUNDS + 1)
+    columns(schedule, rounds, [setting.download(setting.sent(t)) / 2**20 for t in rounds], color=GLOBAL)
+    schedule.set(ylim=(0, None))
     for place, costs in zip(bars, setting.costs().values(), strict=True):
-        columns(place, [0, 1], costs, width=0.6, color=[GREY, BLUE])
+        columns(place, [0, 1], costs, width=0.6, color=[GIVEN, INK])
         for i, cost in enumerate(costs):
             place.text(i, cost / 2, f"{cost:.2f}", ha="center", va="center", color="white", fontweight="bold")
         place.axhline(1, color="0.3", linestyle="--", linewidth=1)
@@ -144,38 +147,30 @@ def draw(setting: Setting) -> Figure:
     return figure
 
 
+def rows(setting: Setting) -> list[tuple[str, list[str]]]:
+    """The lines of the picture, a colour per block. Path m has the local blocks 1..m, then global ones, as in Eq. (4)
+    of FedMLB."""
+    count, alpha = setting.blocks, setting.partial
+    paths = [(f"path {m}", [LOCAL] * m + [GLOBAL] * (count - m)) for m in hybrid_paths(alpha, count)]
+    start = [OLDER] * (count - alpha) + [GLOBAL] * alpha
+    return [("starts from", start), ("main path", [LOCAL] * count), *paths]
+
+
 def _network(place, setting: Setting) -> None:
-    names, sizes = list(block_bytes(setting.model)), list(block_bytes(setting.model).values())
-    count, alpha = len(names), setting.partial
-    used = bool(setting.lambda1 or setting.lambda2)
-    paths = hybrid_paths(alpha, count)
-    rows = [
-        ("starts from", [SKY if m < count - alpha else ORANGE for m in range(count)]),
-        ("main path", [BLUE] * count),
-    ]
-    rows += [(f"path {j}", [BLUE if m < after else GREEN for m in range(count)])
-             for j, after in enumerate(reversed(paths), start=1)]  # fmt: skip
-    for row, (_, colours) in enumerate(rows):
-        faint = 0.25 if row > 1 and not used else 1.0
-        place.broken_barh([(m + 0.08, 0.84) for m in range(count)], (row - 0.33, 0.66), color=colours, alpha=faint,
-                          linewidth=0)  # fmt: skip
-    steps = [(m, row) for row in range(1, len(rows)) for m in range(1, count)]
+    count, lines = setting.blocks, rows(setting)
+    used = setting.lambda1 or setting.lambda2
+    for row, (_, colours) in enumerate(lines):
+        faint, boxes = 1.0 if row < 2 or used else 0.25, [(m + 0.08, 0.84) for m in range(count)]
+        place.broken_barh(boxes, (row - 0.33, 0.66), color=colours, alpha=faint, linewidth=0)
+    steps = [(m, row) for row in range(1, len(lines)) for m in range(1, count)]
     place.plot(*zip(*steps, strict=True), ">", color="0.3", markersize=5)
-    place.set(xlim=(0, count), ylim=(len(rows) - 0.5, -0.6), yticks=range(len(rows)))
-    place.set_yticklabels([name for name, _ in rows])
-    for m, (name, size) in enumerate(zip(names, sizes, strict=True)):
-        place.text(m + 0.5, -0.72, f"{name}\n{_amount(size)}", ha="center", va="bottom", fontsize=10)
-    legend = {"own, of the last visit": SKY, "received": ORANGE, "local, trained": BLUE, "global, frozen": GREEN}
-    place.legend([Patch(color=c) for c in legend.values()], legend, ncols=4, loc="upper center",
-                 bbox_to_anchor=(0.5, 0.0), frameon=False, fontsize=10.5)  # fmt: skip
-
-
-def _schedule(place, setting: Setting) -> None:
-    rounds = range(1, ROUNDS + 1)
-    sent = [setting.sent(t) for t in rounds]
-    columns(place, rounds, [setting.download(a) / 2**20 for a in sent],
-            color=[ORANGE if a == setting.blocks else SKY for a in sent])  # fmt: skip
-    place.set(ylim=(0, None))
+    place.set(xlim=(0, count), ylim=(len(lines) - 0.5, -0.6), yticks=range(len(lines)))
+    place.set_yticklabels([name for name, _ in lines])
+    for m, (name, size) in enumerate(block_bytes(setting.model).items()):
+        place.text(m + 0.5, -0.72, f"{name}\n{_amount(size)}", ha="center", va="bottom", fontsize=9.5)
+    legend = {"local, trained": LOCAL, "local, from the last visit": OLDER, "global: received, frozen in paths": GLOBAL}
+    patches, below = [Patch(color=colour) for colour in legend.values()], {"bbox_to_anchor": (0.45, 0.02)}
+    place.legend(patches, legend, ncols=3, loc="upper center", **below, frameon=False, fontsize=10.5, columnspacing=1)
 
 
 def _amount(size: int) -> str:
@@ -186,7 +181,7 @@ def say(setting: Setting) -> str:
     count, costs = len(hybrid_paths(setting.partial, setting.blocks)), setting.costs()
     paths = f"<b>{count}</b> hybrid path{'s' if count > 1 else ''}"
     if not (setting.lambda1 or setting.lambda2):
-        paths = "no hybrid path: both λ are 0, the client trains as in FedAvg"
+        paths = "no hybrid paths: both λ are 0, so the client trains as in FedAvg"
     (eq3, compute), (eq4, traffic) = costs["computation"], costs["traffic"]
     return (
         f"{paths} · loss = CE + {setting.lambda1:g} · mean CE(paths) + {setting.lambda2:g} · mean KL(paths ‖ main) · "

@@ -7,7 +7,8 @@ import pytest
 from fedrepro.evidence.spec import HOME, NOTEBOOKS
 from fedrepro.lessons import lab
 
-SCREEN = {"width": 1366, "height": 1000}
+SCREEN = {"width": 1366, "height": 768}  # a laptop
+PROJECTOR = {"width": 1024, "height": 768}
 PATIENCE = 180_000  # milliseconds until something that should appear is missed
 
 
@@ -52,5 +53,5 @@ def page(window, server):
     page = window.new_page()
     yield page
     page.close()
-    for session in server.sessions():  # a kernel a lesson is enough for two cores
+    for session in server.sessions():  # one kernel per lesson is enough for two cores
         server.ask(f"/api/sessions/{session}", "DELETE")
