@@ -9,14 +9,20 @@ import pandas as pd
 import pytest
 
 from fedrepro.errors import BadInput
-from fedrepro.evidence import schema, spec
+from fedrepro.evidence import schema, sections, spec
+from fedrepro.evidence.gate import Rule
 from fedrepro.evidence.measures import Measure
+from fedrepro.evidence.statements import Pair, Statement
 from fedrepro.evidence.study import Study
+from fedrepro.evidence.table import Table
 from fedrepro.evidence.tune import pilots
 from fedrepro.evidence.verdict import Verdict, judge
 
 CLAIMS = {"ama": 22, "dfl": 29, "fedbr": 40, "fedmlb": 30, "kapc": 40}  # that we found in each paper
 TABLES = [f"{paper}/{table.name}" for paper in spec.papers() for table in spec.tables(paper)]
+
+
+OWN = '[[measure]]\nname = "accuracy"\n'
 
 
 @pytest.fixture
@@ -48,13 +54,29 @@ def edited(tmp_path):
             "the paper's cell .*1.5.* is produced by no run",
         ),
         ('file = "table2.csv"', 'file = "tabel2.csv"', "'tabel2.csv' cannot be read"),
-        ('kind = "final"', 'kind = "finale"', "'finale' is none of final"),
+        ("[[reported]]", f'{OWN}kind = "finale"\n[[reported]]', "accuracy.kind: 'finale' is none of final"),
+        ("[[reported]]", f'{OWN}unit = "Mib"\n[[reported]]', "accuracy.unit: 'Mib' is not valid; allowed: .*MiB"),
+        ("[[reported]]", f"{OWN}window = 3\n[[reported]]", "accuracy.window: is not a key; allowed: better, column"),
         (
-            'kind = "final"',
-            'kind = "final"\nseedless = "yes"',
+            "[[reported]]",
+            f'{OWN}seedless = "yes"\n[[reported]]',
             "accuracy.seedless: 'yes' is not valid; allowed: true or false, or labels by axis",
         ),
-        ('kind = "final"', 'kind = "final"\nseedless = { dataset = "X" }', "seedless: dataset = 'X' is no place"),
+        ("[[reported]]", f'{OWN}seedless = {{ dataset = "X" }}\n[[reported]]', "seedless: dataset = 'X' is no place"),
+        (
+            "[[reported]]",
+            f'{OWN}kind = "within_budget"\nspend = "bytes"\nbudget = 50\n[[reported]]',
+            "accuracy.budget: 50 is not valid; allowed: text",
+        ),
+        (
+            "[[reported]]",
+            f'{OWN}kind = "within_budget"\nspend = "bytes"\nbudget = "50 GB"\n[[reported]]',
+            "accuracy.budget: '50 GB' is not valid; allowed: a number and a unit of .*GiB",
+        ),
+        ("[scale.smoke.axis", "[scale.tiny]\n[scale.smoke.axis", "scale: 'tiny' is not valid; allowed: smoke, reduced"),
+        ('each = "delta"', 'each = "reading"', "each: 'reading' needs labels in better and worse"),
+        ("delta = 1.25 }", "delta = [1, 1.25, 1.5] }", "each: 'delta' needs labels .* equally many or one"),
+        ("delta = 1.25 }", "delta = 1.3 }", "delta = '1.3' is no place"),
         ('id = "fedbr-c31"', 'id = "fedbr-c30"', "claim fedbr-c30.says: must stand in its first block, and only"),
         ('where = { dataset = "CIFAR10" }', 'where = { dataset = "CIFAR11" }', "dataset = 'CIFAR11' is no place"),
         ('kind = "compare"', 'kind = "beats"', "'beats' is none of best"),
@@ -64,7 +86,7 @@ def edited(tmp_path):
             "direction: 'up' is not valid; allowed: rises, falls",
         ),
         ("only = [1, 2]", "only = [1, 3]", "'3' is none of"),
-        ('use = ["reading", "dataset"]', 'use = ["reading", "datasat"]', "use: 'datasat' is not valid"),
+        ('"dataset", "accuracy"]', '"datasat", "accuracy"]', "use: 'datasat' is not valid"),
         ('each = ["reading"]', 'each = ["reeding"]', "each: 'reeding' is none of reading, dataset, delta"),
         (
             "[[claim]]",
@@ -85,11 +107,52 @@ def edited(tmp_path):
         ("[[claim]]", '[groups]\ntitle = "by delta"\n[[claim]]', "groups.measure: is missing"),
         ("use =", 'curves = ["acuracy"]\nuse =', "curves: 'acuracy' is not valid"),
         ("title =", "title", "table2_temperature.toml: "),
+        ("title =", "measure = 3\ntitle =", "table2_temperature.toml: measure: 3 is not valid; allowed: a list"),
+        ("title =", "seeds = 3\ntitle =", "seeds: 3 is not valid; allowed: a list, each item a whole number"),
+        ('title = "', 'title = 3 # "', "title: 3 is not valid; allowed: text"),
     ],
 )
 def test_a_mistake_is_named(edited, old, new, message):
     with pytest.raises(BadInput, match=message):
         edited(old, new)
+
+
+DOCUMENTED = {
+    "The file": Table,
+    "`[axis.NAME]`": sections.Axis,
+    "`[scale.NAME]`": sections.Scale,
+    "`[scale.NAME.axis.NAME]`": sections.AxisChange,
+    "`[[override]]`": sections.Override,
+    "`[[measure]]`": Measure,
+    "`[[reported]]`": sections.Reported,
+    "`[[claim]]`": Statement,
+    "`[[claim.pairs]]`": Pair,
+    "`[[deviation]]`": sections.Deviation,
+    "`[groups]`": sections.Groups,
+    "`[gate]`": Rule,
+    "`[tune]`": sections.Tuning,
+}
+
+
+def test_the_documentation_lists_every_key():
+    """docs/add-a-paper.md: all keys of all sections and kinds, and which of them are needed."""
+    text = (spec.HOME / "docs/add-a-paper.md").read_text().partition("## Every key")[2]
+    parts = dict(part.split("\n", 1) for part in text.split("\n### ")[1:])
+    assert list(parts) == list(DOCUMENTED)
+
+    def keys(text, indent=""):
+        return {key: bool(needed) for key, needed in re.findall(rf"^{indent}- `(\w+)`( \(needed\))?:", text, re.M)}
+
+    for title, kind in DOCUMENTED.items():
+        known = dict(schema.keys_of(kind))
+        if kinds := getattr(kind, "kinds", {}):
+            known["kind"] = True
+            documented = dict(re.findall(r'^- `kind = "(\w+)"`.*\n((?:  - .*\n?)*)', parts[title], re.M))
+            assert set(documented) == set(kinds)
+            for name, lines in documented.items():
+                own = {key: needed for key, needed in schema.keys_of(kinds[name]).items() if key not in known}
+                assert keys(lines, "  ") == own, name
+        assert keys(parts[title]) == known, title
 
 
 def test_cells_are_the_product_of_the_axes():
@@ -306,18 +369,21 @@ def test_measures_by_hand():
         ({"kind": "mean", "column": "accuracy"}, 0.25),
         ({"kind": "mean", "column": "accuracy", "window": 2}, 0.3),
         ({"kind": "at_round", "column": "accuracy", "round": 3}, 0.2),
-        ({"kind": "gain", "column": "accuracy", "round": 2, "times": 2}, 0.2),
+        ({"kind": "gain", "column": "accuracy", "round": 2}, 0.1),
+        ({"kind": "drop", "column": "accuracy", "round": 2}, -0.1),
         ({"kind": "to_target", "column": "bytes", "target": 0.3}, 20),
         ({"kind": "to_target", "column": "round", "target": 0.35}, 4),
-        ({"kind": "within_budget", "column": "accuracy", "spend": "bytes", "budget": 35}, 0.3),
-        ({"kind": "total", "column": "bytes", "times": 0.5}, 20),
+        ({"kind": "within_budget", "column": "accuracy", "spend": "bytes", "budget": "0.035 kB"}, 0.3),
+        ({"kind": "total", "column": "bytes", "unit": "kB"}, 0.04),
         ({"kind": "stability", "column": "accuracy", "window": 2}, 100.0),  # 20% and 40%: ±10 around 30
     ]:
         assert value(table, measure) == pytest.approx(expected), measure
     assert pd.isna(value(table, {"kind": "to_target", "column": "bytes", "target": 0.9}))
     smooth = table.assign(ema_accuracy=[0.1, 0.12, 0.13, 0.16])
     assert value(smooth, {"kind": "to_target", "column": "round", "target": 0.13, "of": "ema_accuracy"}) == 3
-    assert pd.isna(value(table, {"kind": "within_budget", "column": "accuracy", "spend": "bytes", "budget": 5}))
+    assert pd.isna(
+        value(table, {"kind": "within_budget", "column": "accuracy", "spend": "bytes", "budget": "0.005 kB"})
+    )
 
 
 def test_bad_requests():

@@ -323,6 +323,22 @@ def test_comparisons_and_lists_of_labels():
     assert state({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs}, CLEAR) == "holds"
 
 
+@pytest.mark.parametrize(
+    ("pair", "names"),
+    [
+        ({"better": {"level": "0"}, "worse": {"level": ["5", "9"]}}, ["level=0 − level=5", "level=0 − level=9"]),
+        ({"better": {"level": ["0", "5"]}, "worse": {"level": ["5", "9"]}}, ["level=0 − level=5", "level=5 − level=9"]),
+    ],
+)
+def test_a_pair_for_each_label(pair, names):
+    """One side against each of the other, or two lists side by side; `where` holds for both."""
+    claim = {"id": "x", "kind": "compare", "pairs": [{**pair, "where": {"method": "B"}, "each": "level"}]}
+    found = judged(claim, CLEAR)
+    assert [effect.what for effect in found.effects] == names
+    means = {"level=0 − level=5": 0.02, "level=0 − level=9": 0.04, "level=5 − level=9": 0.02}
+    assert [round(effect.mean, 9) for effect in found.effects] == [means[name] for name in names]
+
+
 def test_a_margin_says_gains_little():
     pairs = [{"better": {"method": "B", "level": "0"}, "worse": {"method": "A", "level": "0"}, "what": "B − A"}]
     claim = {"id": "x", "kind": "compare", "measure": "m", "pairs": pairs, "margin": 0.2}

@@ -78,9 +78,9 @@ class Cells:
 
 
 def select(table: pd.DataFrame, where: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
-    """The rows at these places of the table; several labels mean any of them."""
+    """The rows that have this label, or one of these, on each axis."""
     for axis, labels in where.items():
-        table = table.loc[table[axis].isin([labels] if isinstance(labels, str) else labels)]
+        table = table.loc[table[axis].isin([labels] if isinstance(labels, str) else list(labels))]
     return table
 
 

@@ -1,14 +1,17 @@
 """The kinds of measure, each with the options it takes: from the rounds of one run to one number."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from fedrepro.errors import BadInput
+from fedrepro.checks import choose
+from fedrepro.errors import BadInput, bad
 from fedrepro.evidence.schema import Place, Tagged, matches
 from fedrepro.simulation import metrics
+from fedrepro.simulation.units import UNITS
 
 NAN = float("nan")
 LEARNED = ("accuracy", "ema_accuracy", "personal_accuracy", "loss")  # columns that say how well something is trained
@@ -20,10 +23,12 @@ class Measure(Tagged):
 
     name: str
     column: str  # of a run's rounds
-    unit: str = ""
-    times: float = 1.0
+    unit: str = ""  # one of simulation/units.py, which has the factors
     better: Literal["higher", "lower"] = "higher"
     seedless: bool | Place = False  # the same with every seed: everywhere, or at these labels
+
+    def __post_init__(self):
+        choose("unit", self.unit, UNITS)
 
     def value(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
         """The number of a run at these labels; NaN where a target was missed or a budget is below one round."""
@@ -37,6 +42,10 @@ class Measure(Tagged):
     def learned(self) -> bool:
         """Whether it says how well, or how soon, something is trained."""
         return self.column in LEARNED
+
+    @property
+    def times(self) -> float:
+        return UNITS[self.unit]
 
     @property
     def sign(self) -> float:
@@ -89,6 +98,13 @@ class Gain(AtRound, kind="gain"):
         return _last(_column(rounds, self.column)) * self.times - super().value(rounds, labels)
 
 
+class Drop(Gain, kind="drop"):
+    """From that round to the last, downwards."""
+
+    def value(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
+        return -super().value(rounds, labels)
+
+
 @dataclass(frozen=True)
 class Target:
     """The accuracy to reach at some cells."""
@@ -104,6 +120,7 @@ class ToTarget(Measure, kind="to_target"):
     of: str = "accuracy"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.target != self.target and not self.targets:
             raise BadInput("target: is missing")
 
@@ -124,11 +141,17 @@ class ToTarget(Measure, kind="to_target"):
 
 @dataclass(frozen=True, kw_only=True)
 class WithinBudget(Measure, kind="within_budget"):
-    spend: str
-    budget: float
+    spend: str  # the column of what is limited
+    budget: str  # with its unit: "50 GiB"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not re.fullmatch(r"[0-9.]+ \w+", self.budget) or self.budget.split()[1] not in UNITS:
+            raise bad("budget", self.budget, f"a number and a unit of {', '.join(filter(None, UNITS))}")
 
     def value(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
-        inside = _column(rounds, self.column)[_column(rounds, self.spend) * self.times <= self.budget]
+        amount, unit = self.budget.split()
+        inside = _column(rounds, self.column)[_column(rounds, self.spend) * UNITS[unit] <= float(amount)]
         return float(np.max(_known(inside))) if len(_known(inside)) else NAN
 
 

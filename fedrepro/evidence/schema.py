@@ -168,7 +168,7 @@ def _allowed(kind: Any) -> str:
     if origin is Literal:
         return ", ".join(map(str, parts))
     if origin in (list, tuple):
-        return f"a list of {_allowed(parts[0])}" + (", or one" if origin is tuple else "")
+        return f"a list, each item {_allowed(parts[0])}" + (", or one such" if origin is tuple else "")
     if origin is Annotated:
         return kind.__metadata__[0]
     return "labels by axis" if kind == Place else PLAIN.get(kind, "a table")

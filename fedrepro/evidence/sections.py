@@ -2,13 +2,14 @@
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedrepro.errors import BadInput
 from fedrepro.evidence import schema
 from fedrepro.evidence.schema import AxisName, Label, MeasureName, Place
 
-SCALES = ("smoke", "reduced", "cpu", "paper")
+ScaleName = Literal["smoke", "reduced", "cpu", "paper"]
+SCALES: tuple[str, ...] = get_args(ScaleName)
 Fields = dict[str, Any]  # of Run
 
 
@@ -60,7 +61,7 @@ class Override:
 
     where: Place
     run: Fields
-    scales: list[Literal["smoke", "reduced", "cpu", "paper"]] = field(default_factory=lambda: list(SCALES))
+    scales: list[ScaleName] = field(default_factory=lambda: list(get_args(ScaleName)))
 
 
 @dataclass(frozen=True)

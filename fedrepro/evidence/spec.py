@@ -19,6 +19,15 @@ from fedrepro.evidence.table import Table
 HOME = Path(__file__).resolve().parents[2]
 REPRODUCE, NOTEBOOKS = HOME / "reproduce", HOME / "notebooks"
 BASE = "_base.toml"  # what a paper's tables share
+MERGED = {  # with the base, key by key or item by item
+    "run": dict[str, Any],
+    "axis": dict[str, dict[str, Any]],
+    "scale": dict[str, dict[str, Any]],
+    "measure": list[dict[str, Any]],
+    "override": list[dict[str, Any]],
+    "deviation": list[dict[str, Any]],
+    "use": list[str],
+}
 
 
 def papers() -> list[str]:
@@ -72,41 +81,49 @@ def build(path: Path, content: dict[str, Any]) -> Table:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        content = tomllib.loads(path.read_text())
+        for key in MERGED.keys() & content.keys():
+            schema.parse(MERGED[key], content[key], key, schema.Names())
+    except (OSError, tomllib.TOMLDecodeError, BadInput) as error:
         raise BadInput(f"{path.name}: {error}") from None
+    return content
 
 
 def _on_base(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """The paper's shared settings under the table's own; of the shared axes only those it uses."""
-    used, shared = content.get("use", []), base.get("axis", {})
+    """The paper's shared settings under the table's own; of the shared axes and measures only those it uses."""
+    used, axes = content.get("use", []), base.get("axis", {})
+    measures = {measure.get("name"): measure for measure in base.get("measure", [])}
     for name in used:
-        choose("use", name, shared)
-    overrides = [o for o in base.get("override", []) if set(o["where"]) <= set(used)]
+        choose("use", name, {**axes, **measures})
+    own = {measure.get("name"): measure for measure in content.get("measure", [])}
+    shared = {name: measures[name] for name in used if name in measures}
     scales = {}
     for scale in {**base.get("scale", {}), **content.get("scale", {})}:
         below, above = base.get("scale", {}).get(scale, {}), content.get("scale", {}).get(scale, {})
-        axes = {axis: change for axis, change in below.get("axis", {}).items() if axis in used}
-        run, axes = merge(below.get("run", {}), above.get("run", {})), _join(axes, above.get("axis", {}))
-        scales[scale] = {**below, **above, "run": run, "axis": axes}
+        scales[scale] = {**below, **above, "run": merge(below.get("run", {}), above.get("run", {}))}
+        for key in ("axis", "measure"):
+            changes = {name: change for name, change in below.get(key, {}).items() if name in used}
+            scales[scale][key] = _join(changes, above.get(key, {}))
     return {
         **base,
         **content,
         "run": merge(base.get("run", {}), content.get("run", {})),
-        "axis": _join({axis: shared[axis] for axis in used}, content.get("axis", {})),
-        "override": [*overrides, *content.get("override", [])],
-        "deviation": [*base.get("deviation", []), *content.get("deviation", [])],
+        "axis": _join({name: axes[name] for name in used if name in axes}, content.get("axis", {})),
+        "measure": list(_join(shared, own).values()),
+        "override": [o for o in base.get("override", []) if set(o.get("where", {})) <= set(used)]
+        + content.get("override", []),
+        "deviation": base.get("deviation", []) + content.get("deviation", []),
         "scale": scales,
     }
 
 
 def _join(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The table's axes over the shared ones; its choices join those of a shared axis that it uses."""
+    """The table's axes or measures over the shared ones, key by key; its choices join those of a shared axis."""
     joined = {**shared, **own}
-    for axis in set(shared) & set(own):
-        joined[axis] = {**shared[axis], **own[axis]}
-        if "choices" in shared[axis] and "choices" in own[axis]:
-            joined[axis]["choices"] = {**shared[axis]["choices"], **own[axis]["choices"]}
+    for name in set(shared) & set(own):
+        joined[name] = {**shared[name], **own[name]}
+        if "choices" in shared[name] and "choices" in own[name]:
+            joined[name]["choices"] = {**shared[name]["choices"], **own[name]["choices"]}
     return joined
 
 

@@ -97,13 +97,29 @@ class Pair:
 
     better: Place
     worse: Place
-    what: str = ""  # its name, instead of the labels
+    where: Place = field(default_factory=dict)  # for both
+    each: AxisName | None = None  # a pair per label on this axis: of one side, or of both, side by side
     most: AxisName | None = None  # each label on this axis is compared, and most of them must be better
     by: float = 0.0  # at least so much
+    what: str = ""  # its name, instead of the labels
 
     def __post_init__(self):
         if self.most and len(self.better.get(self.most, ())) < 2:
             raise BadInput(f"most: {self.most!r} has no list of labels in better")
+        sizes = {len(side.get(self.each or "", ())) for side in (self.better, self.worse)}
+        if self.each and (0 in sizes or (len(sizes) == 2 and 1 not in sizes)):
+            raise BadInput(f"each: {self.each!r} needs labels in better and worse, equally many or one")
+
+    def one_by_one(self) -> "list[Pair]":
+        if not self.each:
+            return [self]
+        better, worse = self.better[self.each], self.worse[self.each]
+        size = max(len(better), len(worse))
+        pairs = zip(better * (size // len(better)), worse * (size // len(worse)), strict=True)
+        return [
+            replace(self, each=None, better={**self.better, self.each: (a,)}, worse={**self.worse, self.each: (b,)})
+            for a, b in pairs
+        ]
 
     def sides(self) -> list[Place]:
         """What is better, label by label where `most` says so."""
@@ -122,9 +138,9 @@ class Compare(Statement, kind="compare"):
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         made = []
         for place, group in cells.each(self.where, self.each):
-            for pair in self.pairs:
-                worse = cells.mean(pair.worse, group)
-                sides = [cells.mean(side, group) for side in pair.sides()]
+            for pair in itertools.chain.from_iterable(pair.one_by_one() for pair in self.pairs):
+                worse = cells.mean(pair.where | pair.worse, group)
+                sides = [cells.mean(pair.where | side, group) for side in pair.sides()]
                 sides = [measure.sign * (side - worse) for side in sides if side is not None and worse is not None]
                 what = f"{place} {pair.what or minus(name_of(pair.better), name_of(pair.worse), measure.sign)}"
                 gaps = [linear(cells, what, weights, low=pair.by - self.margin) for weights in sides]

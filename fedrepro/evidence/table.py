@@ -10,26 +10,12 @@ from typing import Any, Literal
 
 from fedrepro.checks import choose
 from fedrepro.errors import BadInput
-from fedrepro.evidence import schema
+from fedrepro.evidence import schema, sections
 from fedrepro.evidence.claims import Claim, claims_of
 from fedrepro.evidence.gate import Rule
 from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.schema import Names, matches
-from fedrepro.evidence.sections import (
-    SCALES,
-    Axis,
-    AxisChange,
-    Deviation,
-    Fields,
-    Groups,
-    Override,
-    Reported,
-    Scale,
-    Tuning,
-    fields_of,
-    merge,
-    without,
-)
+from fedrepro.evidence.sections import SCALES, Fields, fields_of, merge, without
 from fedrepro.evidence.statements import Statement
 from fedrepro.simulation.run import Run
 
@@ -66,19 +52,19 @@ class Table:
     question: str  # that it answers
     source: str  # the paper, and where in it
     seeds: list[int]
-    use: list[str] = field(default_factory=list)  # the axes of _base.toml that it has
+    use: list[str] = field(default_factory=list)  # the axes and measures of _base.toml that it has
     run: Fields
-    axis: dict[str, Axis]
+    axis: dict[str, sections.Axis]
     measure: list[Measure]
-    scale: dict[Literal["smoke", "reduced", "cpu", "paper"], Scale]
-    override: list[Override] = field(default_factory=list)
-    reported: list[Reported] = field(default_factory=list)
+    scale: dict[sections.ScaleName, sections.Scale]
+    override: list[sections.Override] = field(default_factory=list)
+    reported: list[sections.Reported] = field(default_factory=list)
     claim: list[Statement] = field(default_factory=list)
-    deviation: list[Deviation] = field(default_factory=list)
-    groups: Groups | None = None
+    deviation: list[sections.Deviation] = field(default_factory=list)
+    groups: sections.Groups | None = None
     curves: list[Literal["accuracy", "ema_accuracy", "personal_accuracy", "loss"]] = field(default_factory=list)
     gate: Rule | None = None
-    tune: Tuning | None = None
+    tune: sections.Tuning | None = None
     varies: list[str] = field(default_factory=list)  # fields that overrides vary and tuning must leave alone
     path: Path = field(default=Path(), metadata={"toml": False})
     names: dict[str, str] = field(default_factory=dict, metadata={"toml": False})  # label -> its name at a scale
@@ -91,7 +77,7 @@ class Table:
     def name(self) -> str:
         return self.path.stem
 
-    def at(self, scale: str) -> Scale:
+    def at(self, scale: str) -> sections.Scale:
         choose("scale", scale, SCALES)
         if scale not in self.scale:
             raise BadInput(f"scale.{scale}: is missing")
@@ -104,7 +90,7 @@ class Table:
         """axis -> label -> fields of Run, with what the scale changes or leaves out."""
         chosen, changes = {}, self.at(scale).axis
         for name, axis in self.axis.items():
-            labels, change = axis.labels, changes.get(name, AxisChange())
+            labels, change = axis.labels, changes.get(name, sections.AxisChange())
             only = labels if change.only is None else change.only
             chosen[name] = {label: {**labels[label], **change.choices.get(label, {})} for label in only}
         return chosen

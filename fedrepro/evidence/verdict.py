@@ -20,7 +20,6 @@ from scipy.stats import t as student
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.comparisons import Cells, select
 from fedrepro.evidence.measures import Measure
-from fedrepro.evidence.schema import Place
 from fedrepro.evidence.statements import Number, Reported, Statement, Untestable
 from fedrepro.evidence.statistics import LEVEL, MOST_SEEDS, Estimate, decide, distances, estimate, seeds_needed
 
@@ -177,8 +176,7 @@ def _trained(
     """The values outside of these panels, and why a statement has to do without the others."""
     why = []
     for panel, reason in untrained if measure.learned else ():
-        where: Place = {axis: (label,) for axis, label in panel.items()}
-        inside = select(values, where)
+        inside = select(values, panel)
         why += [reason] if len(select(inside, statement.where)) else []
         values = values.drop(inside.index)
     return values, why
