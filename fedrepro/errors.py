@@ -1,4 +1,4 @@
-"""What a person typed wrong, said in one line."""
+"""Errors that are shown as one line: wrong input, failing machines, diverging runs."""
 
 
 class BadInput(ValueError):
@@ -6,10 +6,15 @@ class BadInput(ValueError):
 
 
 class Failure(RuntimeError):
-    """The machine failed us (disk, memory); one line says what is safe, and the exit code is 1."""
+    """Something went wrong that is no input error (disk, memory): one line says what is safe; the exit code is 1."""
 
 
-def bad(field: str, value, allowed: str) -> BadInput:
+class Diverged(Failure):
+    """The training loss of a run is no longer a finite number."""
+
+
+def bad(field: str, value: object, allowed: str) -> BadInput:
+    """The error that names the field, the value and what is allowed."""
     shown = repr(value)
     shown = shown if len(shown) <= 100 else f"{shown[:97]}..."
     return BadInput(f"{field}: {shown} is not valid; allowed: {allowed}")

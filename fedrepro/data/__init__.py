@@ -19,12 +19,11 @@ from fedrepro.checks import choose, parse_options
 from fedrepro.data import cache, made, sources
 from fedrepro.data.coarse import COARSE
 from fedrepro.data.sources import DataUnavailable
-from fedrepro.data.transforms import AUGMENTATIONS, augment
+from fedrepro.data.transforms import augment
 from fedrepro.errors import bad
 from fedrepro.simulation.rng import stream
 
 __all__ = [
-    "AUGMENTATIONS",
     "DataUnavailable",
     "Dataset",
     "augment",

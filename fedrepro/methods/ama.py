@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from math import exp
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Round, State, hp
+from fedrepro.methods.base import FedAvg, Round, Run, State, Upload, hp
 from fedrepro.simulation.tree import mean
 
 
@@ -21,7 +21,7 @@ class AMA(FedAvg):
     b: float = hp(0.6, high=1)
     replaces = frozenset({"aggregate"})
 
-    def check(self, run) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if self.alpha0 + self.eta * run.rounds > 1 + 1e-9:
             most = f"{(1 - self.alpha0) / run.rounds:.12g}"
@@ -31,7 +31,7 @@ class AMA(FedAvg):
         """The weight of all that is old in round t: Eq. (5)'s alpha."""
         return min(self.alpha0 + self.eta * t, 1.0)
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         now, late = [u for u in uploads if u.round == r.t], [u for u in uploads if u.round < r.t]
         alpha, beta, gammas = mixing(self.old(r.t), [r.t - u.round for u in late], self.b)
         used = [i for i, gamma in enumerate(gammas) if gamma]  # without those of weight 0, FedAvg stays exact

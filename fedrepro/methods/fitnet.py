@@ -2,6 +2,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fedrepro.methods.base import FedAvg, Local, hp
 
@@ -17,7 +18,7 @@ class FitNet(FedAvg):
 
     lam: float = hp(1.0)
 
-    def loss(self, k: Local, x, y, out):
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         hints: list[torch.Tensor] = []
         with torch.no_grad():
             k.teacher("fitnet", k.start, k.start_buffers)(x, taps=hints)
