@@ -128,7 +128,7 @@ def test_strange_text_is_one_short_line_too(fed, tmp_path, option, value):
 
 SWEEPS = {
     "--vary method": "--vary: 'method'...allowed: FIELD VALUE",
-    "--vary nope 1 2": "unknown field 'nope'...allowed: data, split",
+    "--vary nope 1 2": "run field: 'nope' is not valid...allowed: augment, bandwidth",
     "--vary hp 1": "hp: 1...allowed: a mapping",
     "--vary hp.nu 1 2": "hp.nu...allowed: none",
     "--vary seed 0 --vary seed 1": "--vary: 'seed'...allowed: each field once",
@@ -263,7 +263,7 @@ def test_damaged_files_are_never_used(fed, tmp_path, stores, state, name, damage
         code, out, err = fed(command, *QUICK, "--store", "runs", "--json")
         assert (code, out) == (2, "")
         assert err.count("\n") == 1
-        assert re.search(r"store: .* cannot be read .*; delete its folder to run anew", err)
+        assert re.search(r"store: .* cannot be read .*; delete its folder to train the run again", err)
     shutil.rmtree(file.parent)
     assert fed("run", *QUICK, "--store", "runs")[0] == 0
 
@@ -408,7 +408,7 @@ def test_ctrl_c_and_the_same_command_again(fed, tmp_path, workers):
     os.killpg(going.pid, signal.SIGINT)  # as a terminal does: workers get it too
     out, err = going.communicate(timeout=60)
     assert going.returncode == 130
-    assert err == "fedrepro: interrupted; with --store the same command goes on from here\n"
+    assert err == "fedrepro: interrupted; with --store, the same command resumes from here\n"
     seen = 5 + out.count("round ")
     assert seen < 60
     code, out, _ = fed(*command, "--json")
@@ -437,7 +437,7 @@ sys.exit(cli.main(["papers"]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
     assert done.returncode == 143
-    assert done.stderr == "fedrepro: terminated; with --store the same command goes on from here\n"
+    assert done.stderr == "fedrepro: terminated; with --store, the same command resumes from here\n"
 
 
 def test_as_a_program():

@@ -708,11 +708,11 @@ def test_a_changed_file_is_refused_until_it_is_fetched_again(folder, key, keep_t
     write_idx(folder / "MNIST/raw")
     digest = data.load("mnist").provenance["sha256"]
     flip(cache.root() / f"mnist/{key}.npy", -1, keep_time)
-    assert "`fedrepro data fetch mnist` makes it again" in changed()
+    assert "`fedrepro data fetch mnist` replaces it" in changed()
     assert {row["name"]: row for row in data.status()}["mnist"]["where"] == "changed"
     data.fetch("mnist", progress=False)
     d = load_again()
-    assert d.provenance["sha256"] == digest == cache.digest(cache.read("mnist")[1])
+    assert d.provenance["sha256"] == digest == cache.sha256(cache.read("mnist")[1])
 
 
 def test_a_change_that_the_sample_misses_is_found_by_the_check_and_refused_from_then_on(folder, capsys):
@@ -919,7 +919,7 @@ def test_fuzz_of_the_input_formats(folder, tmp_path, kind):
             x, y = arrays[f"{split}_x"], arrays[f"{split}_y"]
             assert x.dtype == np.uint8 and x.shape == (len(y), *source.shape)
             assert y.dtype == np.int64 and y.min() >= 0 and y.max() < source.classes
-        same = cache.digest(arrays) == cache.digest(good)
+        same = cache.sha256(arrays) == cache.sha256(good)
         seen[done, "without effect" if same else "other valid data, other sha256"] += 1
     print(seen)
     assert sum(seen.values()) == FUZZ
@@ -929,7 +929,7 @@ def test_tensors_can_be_written_without_changing_the_cache(folder):
     write_idx(folder / "MNIST/raw")
     data.load("mnist").train_x.zero_()
     meta, arrays = cache.read("mnist")
-    assert cache.digest(arrays) == meta["sha256"]
+    assert cache.sha256(arrays) == meta["sha256"]
 
 
 def test_loading_at_the_same_time_leaves_one_good_copy(folder):
@@ -946,7 +946,7 @@ def test_loading_at_the_same_time_leaves_one_good_copy(folder):
     for thread in threads:
         thread.join()
     _, arrays = cache.read("mnist")
-    assert results == [cache.digest(arrays)] * 6
+    assert results == [cache.sha256(arrays)] * 6
     assert [p.name for p in cache.root().iterdir()] == ["mnist"]
 
 

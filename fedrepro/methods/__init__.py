@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 
 from fedrepro.checks import choose, number
-from fedrepro.errors import BadInput, bad
+from fedrepro.errors import BadInput, bad, did_you_mean
 from fedrepro.methods.base import FedAvg, Local, Message, Round, State, Upload, Weights, hp
 
 __all__ = ["FedAvg", "Local", "Message", "Round", "State", "Upload", "Weights", "build", "hp", "registry"]
@@ -66,7 +66,8 @@ def build(name: str, /, **options) -> FedAvg:
     known = {f.name: f for f in fields(cls)}
     for key in options:
         if key not in known:
-            raise BadInput(f"hp.{key}: {name} has no hyperparameter {key!r}; allowed: {', '.join(known) or 'none'}")
+            allowed = f"{did_you_mean(key, known)}allowed: {', '.join(known) or 'none'}"
+            raise BadInput(f"hp.{key}: {name} has no hyperparameter {key!r}; {allowed}")
     return cls(**{key: _value(name, known[key], value) for key, value in options.items()})
 
 

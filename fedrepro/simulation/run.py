@@ -172,5 +172,5 @@ class Run:
         if not isinstance(values, dict):
             raise bad("run", values, f"a mapping with the fields {', '.join(known)}")
         for name in values:
-            choose("field of the run", name, known)
+            choose("run field", name, known)
         return cls(**values)

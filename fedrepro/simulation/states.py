@@ -5,8 +5,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedrepro.simulation import scratch
+from fedrepro.simulation.files import load_tensors, save_tensors
 from fedrepro.simulation.ledger import nbytes
-from fedrepro.simulation.store import load_tensors, save_tensors
 
 CLIENT_MEMORY = 2 << 30  # bytes of client state kept in memory
 

@@ -15,21 +15,17 @@ import fcntl
 import hashlib
 import json
 import os
-import pickle
 import shutil
 import sys
-import tempfile
 import time
 import weakref
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.simulation import scratch
+from fedrepro.simulation.files import damaged, load_tensors, save_tensors, write_atomically, write_json
 from fedrepro.simulation.ledger import MIB
 from fedrepro.simulation.run import Row, Run, identify
 from fedrepro.simulation.tree import Tree
@@ -45,46 +41,6 @@ SUMMARY = {"run": dict, "id": str, "digest": str, "rounds_digest": str, "data": 
 SUMMARY |= {"commit": str | None, "versions": dict, "machine": dict, "wall_time": int | float}  # of result.json
 _locks = weakref.WeakSet()  # a forked worker must not keep its parent's locks alive
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_locks)])
-
-
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """`write(file)` into a temporary neighbour, fsync, rename; the old file stays whole until then."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{scratch.owner()}")
-    os.fchmod(handle, 0o644)  # mkstemp's files are for their owner only
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def write_json(path: Path, value: object) -> None:
-    write_atomically(path, lambda f: f.write(json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"))
-
-
-def plain(value: Any) -> Any:
-    """Trees as marked dictionaries: a file must load with weights_only=True."""
-    if isinstance(value, Tree):
-        return {"__tree__": dict(value)}
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def rich(value: Any) -> Any:
-    """What `plain` was made from."""
-    if isinstance(value, dict):
-        return Tree(value["__tree__"]) if "__tree__" in value else {k: rich(v) for k, v in value.items()}
-    return [rich(v) for v in value] if isinstance(value, list) else value
-
-
-def save_tensors(path: Path, value: Any) -> None:
-    write_atomically(path, lambda f: torch.save(plain(value), f))
 
 
 def digest(weights: Tree, buffers: Tree, rows: list[Row]) -> str:
@@ -103,23 +59,6 @@ def rounds_digest(rows: list[Row]) -> str:
     """sha256 over every column of every round, clocks included, whatever the order of the columns."""
     lines = (",".join(f"{column}={row[column]!r}" for column in sorted(row)) for row in rows)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def damaged(path: Path, why: str) -> BadInput:
-    return BadInput(f"store: {path} cannot be read ({why}); delete its folder to train the run again")
-
-
-def load_tensors(path: Path, mapped: bool = False) -> Any:
-    """Nothing is executed, and every byte is compared with its checksum, which torch.load does not do.
-
-    `mapped` tensors stay on disk until they are used."""
-    try:
-        with zipfile.ZipFile(path) as parts:
-            if parts.testzip():
-                raise zipfile.BadZipFile
-        return rich(torch.load(path, weights_only=True, map_location="cpu", mmap=mapped))
-    except (OSError, RuntimeError, ValueError, LookupError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise damaged(path, type(error).__name__) from None
 
 
 class Store:
