@@ -160,7 +160,7 @@ def test_synthetic_can_be_learned_and_difficulty_makes_it_harder(shape):
         ("synthetic:size=big", "a whole number"),
         ("synthetic:difficulty=nan", "0.0 to 1.0"),
         ("synthetic:classes=1", "2 to 1000"),
-        ("synthetic:classes=20,train=10", "at least one image a class, 20"),
+        ("synthetic:classes=20,train=10", "at least one image per class, 20"),
         ("mnist:substitute_for=nothing", "femnist"),
     ],
 )
@@ -457,7 +457,7 @@ LEAF = "femnist/train/all_data_f1_niid.json"
         ('"y": [10, 11]', '"y": [true, true]', "labels are bool"),
         ('["f1"], "num_samples": [2]', '["f1", "f1"], "num_samples": [2, 2]', "user f1 is listed twice"),
         ('"users": ["f1"]', '"users": ["f2"]', "no 'f2'"),
-        ('"user_data": {', '"user_data": {"f1": {"x": [], "y": []}, ', "a key is there twice"),
+        ('"user_data": {', '"user_data": {"f1": {"x": [], "y": []}, ', "has a key twice"),
         ('{"users"', '{"user"', "no 'users'"),
     ],
 )
@@ -736,7 +736,7 @@ def test_a_copied_cache_is_compared_once_and_trusted_again(folder, monkeypatch):
     for path in (cache.root() / "mnist").iterdir():
         os.utime(path)
     assert load_again().provenance["sha256"] == digest
-    monkeypatch.setattr(cache, "digest", None)
+    monkeypatch.setattr(cache, "sha256", None)
     assert load_again().provenance["sha256"] == digest
 
 
@@ -783,7 +783,7 @@ def test_what_is_written_is_read_back(folder, monkeypatch):
     write_idx(folder / "MNIST/raw")
     save = np.save
     monkeypatch.setattr(np, "save", lambda file, array, **options: save(file, array & 254, **options))
-    with pytest.raises(Failure, match="not what was put there"):
+    with pytest.raises(Failure, match="has changed"):
         data.load("mnist")
     assert list(cache.root().iterdir()) == []
 
