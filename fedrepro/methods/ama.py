@@ -12,8 +12,8 @@ class AMA(FedAvg):
     """AMA (Li, Mahmoodi and Lam, arXiv 2302.10757, Algorithm 1): the mean is mixed with the old model and late updates.
 
     |D| of Eqs. (5) and (6) is the data of the clients on time, so that the weights add to one (erratum AM-02).
-    When nobody is on time, their share stays with the old model (AM-07). A late update counts once, whatever its
-    client's data. BatchNorm statistics are mixed with the same weights.
+    If no client is on time, their share stays with the old model (AM-07). A late update counts once, regardless of
+    its client's data. BatchNorm statistics are mixed with the same weights.
     """
 
     alpha0: float = hp(0.1, high=1)
@@ -35,7 +35,7 @@ class AMA(FedAvg):
         now, late = [u for u in uploads if u.round == r.t], [u for u in uploads if u.round < r.t]
         alpha, beta, gammas = mixing(self.old(r.t), [r.t - u.round for u in late], self.b)
         used = [i for i, gamma in enumerate(gammas) if gamma]  # without those of weight 0, FedAvg stays exact
-        new = super().aggregate(server, now, r)  # sum_i |d_i|/|D| w_ti, or w_{t-1} if nobody is on time
+        new = super().aggregate(server, now, r)  # sum_i |d_i|/|D| w_ti, or w_{t-1} if no client is on time
         for key in ("w", "b"):  # Eq. (6), as (1 - beta) (the mean of what is old) + beta (the mean of what is new)
             past = server[key]
             if used:

@@ -74,7 +74,7 @@ class FedAvg:
         """Refuse a run that this method cannot do, before it starts."""
 
     def server_init(self, model: Net) -> State:
-        """What the server keeps beside "w" and "b", the initial weights of `model`."""
+        """What the server keeps in addition to "w" and "b", the initial weights of `model`."""
         return {}
 
     def invite(self, drawn: list[int], limited: Callable[[int], bool]) -> list[int]:
@@ -141,5 +141,5 @@ class FedAvg:
         return {}
 
     def record(self, server: State) -> State:
-        """What of the server's state is stored beside the final weights."""
+        """The part of the server's state that is stored with the final weights."""
         return {}

@@ -16,9 +16,9 @@ class FD(LocalTraining):
     """FD (Jeong et al. 2018): federated distillation. Only label-wise mean outputs travel, never a weight.
 
     Tables average softmax outputs (erratum DF-08) in float64 (DF-09). Client i gets, per label, the plain mean over
-    the last tables to arrive from the other clients that have the label; what nobody else has is not distilled.
-    Every client trains a model of its own, as in local training, but the run's accuracy is the mean over the round's
-    participants on the whole test set (DF-19).
+    the last tables to arrive from the other clients that have the label; a label that no other client has is not
+    distilled. Every client trains a model of its own, as in local training, but the run's accuracy is the mean over the
+    round's participants on the whole test set (DF-19).
     """
 
     gamma: float = hp(1.0)

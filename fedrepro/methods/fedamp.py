@@ -9,7 +9,7 @@ from fedrepro.methods.localtraining import LocalTraining
 from fedrepro.methods.mixtures import combine, fill, gram, last_upload, stack
 from fedrepro.simulation.tree import Tree
 
-DECAY, EVERY = 0.1, 30  # the authors' alpha_k: multiplied by DECAY after so many rounds
+DECAY, EVERY = 0.1, 30  # the authors' alpha_k: multiplied by DECAY every EVERY rounds
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class FedAMP(LocalTraining):
 
     `similarity = "cosine"` is their HeurFedAMP, which KAPC describes; "distance" is their Eq. (5) with
     A(x) = 1 - e^(-x/sigma). With client selection the mixture is over the round's participants. A client's own weight
-    xi_ii is theirs, 1 / (N_i + 1), with all N_i other participants taken as alike: under a Dirichlet split nobody knows
-    who is. alpha_k falls as in their code. BatchNorm statistics are mixed as the weights are.
+    xi_ii is theirs, 1 / (N_i + 1), with all N_i other participants counted as similar: a Dirichlet split does not say
+    which are. alpha_k falls as in their code. BatchNorm statistics are mixed as the weights are.
     """
 
     similarity: str = hp("cosine", choices=("cosine", "distance"))

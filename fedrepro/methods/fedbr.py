@@ -20,7 +20,7 @@ class FedBR_Ran(FedAvg):
     The server sends the last alpha of M blocks, BatchNorm statistics included, and the client puts them on the
     first blocks of the model it trained last. Every tau+1 rounds, from the first, and at a client's first visit
     it sends the whole model (errata FB-02, FB-14); then there are M-1 hybrid paths and no decision (FB-15).
-    The mean of Eq. (2) is unweighted whatever the run's weights (FB-23).
+    The mean of Eq. (2) is unweighted, whichever weights the run sets (FB-23).
     """
 
     lambda1: float = hp(1.0)

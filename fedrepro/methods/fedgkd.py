@@ -13,8 +13,8 @@ from fedrepro.simulation.tree import mean
 class FedGKD(FedAvg):
     """FedGKD (Yao et al. 2021): distillation from the mean of the last `buffer` global models.
 
-    As in the authors' code the initial model teaches nobody: the first round is FedAvg's. From the second on the mean
-    travels beside w, 1.5 times FedAvg's bytes (ML-13); with buffer 1 it is w, and nothing is added. BatchNorm
+    As in the authors' code, the initial model is not a teacher: the first round is FedAvg's. From the second on, the
+    mean travels beside w, 1.5 times FedAvg's bytes (ML-13); with buffer 1 it is w, and nothing is added. BatchNorm
     statistics are averaged over clients; the frozen teacher uses the batch's, so that those of past models are neither
     kept nor sent.
     """

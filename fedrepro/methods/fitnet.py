@@ -22,5 +22,5 @@ class FitNet(FedAvg):
         hints: list[torch.Tensor] = []
         with torch.no_grad():
             k.teacher("fitnet", k.start, k.start_buffers)(x, taps=hints)
-        apart = sum(F.mse_loss(a, hint) for a, hint in zip(k.taps[:-1], hints[:-1], strict=True))  # m = 1..M-1
-        return super().loss(k, x, y, out) + self.lam * apart
+        distance = sum(F.mse_loss(a, hint) for a, hint in zip(k.taps[:-1], hints[:-1], strict=True))  # m = 1..M-1
+        return super().loss(k, x, y, out) + self.lam * distance

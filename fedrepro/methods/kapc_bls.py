@@ -62,7 +62,7 @@ class KAPC_BLS(KAPC):
         return super().aggregate(server, uploads, r)
 
     def columns(self, server: State, r: Round) -> dict[str, float]:
-        """Over the participants, the mean number of layers sent up and share of layers withheld on the way down."""
+        """Over the participants: the mean number of layers uploaded, and the share of layers not sent down."""
         up, withheld = r.scratch["bls/omega"], math.nan
         if r.participants:
             withheld = float((r.scratch["kapc/slice"].diagonal(dim1=1, dim2=2) >= self.mu).double().mean())

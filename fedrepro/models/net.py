@@ -16,7 +16,7 @@ class Net(nn.Module):
         self.blocks = nn.ModuleDict(blocks)
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.num_batches_tracked = None  # an integer nobody reads: the state is float tensors only
+                module.num_batches_tracked = None  # an unused integer: the state is float tensors only
                 module.register_load_state_dict_pre_hook(_drop_counter)
         self._chain = tuple(self.blocks.values())
         last = tuple(self._chain[-1].children())

@@ -16,7 +16,7 @@ class Fleet:
         self.run = run
 
     def participants(self, t: int) -> list[int]:
-        """Uniform without replacement, in O(per_round) whatever the number of clients (Floyd's algorithm)."""
+        """Uniform without replacement, in O(per_round) for any number of clients (Floyd's algorithm)."""
         run, chosen = self.run, {}
         generator = stream(run.seed, "participants", t)
         for top in range(run.clients - run.per_round, run.clients):
@@ -72,7 +72,7 @@ class Fleet:
 
 
 def shannon(megahertz: float, dbm: float, metres: float) -> float:
-    """Mbit/s of a link by KAPC's Table 4 taken at its word: path loss -40 dB at 1 m with exponent 4, fading 1, noise
+    """Mbit/s of a link by KAPC's Table 4, taken literally: path loss -40 dB at 1 m with exponent 4, fading 1, noise
     -174 dBm/Hz, no interference (its unit is not given; any of a milliwatt or more would silence the link)."""
     received = dbm - 40 - 10 * 4 * math.log10(metres)
     noise = -174 + 10 * math.log10(megahertz * 1e6)

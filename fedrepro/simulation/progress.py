@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedrepro.simulation.run import Run
 
-SAY_EVERY = 30  # seconds between two plain lines
+PRINT_EVERY = 30  # seconds between two plain lines
 
 
 def rounds_done(folder: Path) -> int:
@@ -40,12 +40,12 @@ def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]
 
     def watch() -> None:
         refresh()
-        first, said = bar.n, time.monotonic()
+        first, printed = bar.n, time.monotonic()
         while not stop.wait(2):
             refresh()
-            if not terminal and time.monotonic() - said > SAY_EVERY:
-                said = time.monotonic()
-                print(f"  {bar.n}/{total} rounds{_left(total - bar.n, bar.n - first, said - started)}", flush=True)
+            if not terminal and time.monotonic() - printed > PRINT_EVERY:
+                printed = time.monotonic()
+                print(f"  {bar.n}/{total} rounds{_left(total - bar.n, bar.n - first, printed - started)}", flush=True)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -28,7 +28,7 @@ class Result:
     weights: Tree
     buffers: Tree
     provenance: dict[str, Any]
-    record: dict[str, Any] = field(default_factory=dict)  # what the method's server learned beside the weights
+    record: dict[str, Any] = field(default_factory=dict)  # what the server learned besides the weights
 
     @cached_property
     def rounds(self) -> "pd.DataFrame":

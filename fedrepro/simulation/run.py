@@ -107,7 +107,7 @@ class Run:
         for name in ("bandwidth", "download", "compute"):
             self._set(name, self._range(name))
         if self.download is not None and self.bandwidth is None:
-            raise bad("download", self.download, "bandwidth beside it, for the uplink")
+            raise bad("download", self.download, "bandwidth too, for the uplink")
         choose("augment", self.augment, AUGMENTATIONS)
         choose("weights", self.weights, ("size", "equal"))
         if self.personal is not None:
@@ -152,7 +152,7 @@ class Run:
         object.__setattr__(self, name, value)
 
     def local_steps(self, per_epoch: int) -> int:
-        """How many steps a client takes whose epoch has so many."""
+        """The steps of a client's visit, if one of its epochs has `per_epoch`."""
         return self.steps or (self.epochs or 0) * per_epoch
 
     @property

@@ -126,7 +126,7 @@ def _session(
 
 
 def _remaining_rounds(federation: Federation, folder: Store | None, stop_diverged: bool) -> Iterator[Row]:
-    """Every further round's row; with a store, a checkpoint now and then and at the end, whatever ends it."""
+    """The rows of the remaining rounds. With a store, a checkpoint is written now and then, and however it ends."""
     run = federation.run
     try:
         while federation.t < run.rounds:

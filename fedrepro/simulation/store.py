@@ -56,7 +56,7 @@ def digest(weights: Tree, buffers: Tree, rows: list[Row]) -> str:
 
 
 def rounds_digest(rows: list[Row]) -> str:
-    """sha256 over every column of every round, clocks included, whatever the order of the columns."""
+    """sha256 over every column of every round, clocks included, independent of the order of the columns."""
     lines = (",".join(f"{column}={row[column]!r}" for column in sorted(row)) for row in rows)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -157,7 +157,7 @@ class Store:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Remove what killed writers left, and what a finished run no longer needs. The lock is ours: nobody writes."""
+        """Remove leftovers of killed writers and what a finished run no longer needs. We hold the lock."""
         left = [path for parent in (".", "clients", "server") for path in (self.path / parent).glob(".*")]
         for path in left + [self.path / name for name in ("checkpoint.pt", "clients", "server") if self.finished]:
             scratch.remove(path)
