@@ -1,5 +1,6 @@
 """FedAvg and FedProx as one would write them for one job, in plain PyTorch: what `fedrepro bench` compares with."""
 
+import signal
 from collections.abc import Generator
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
@@ -79,6 +80,7 @@ class Bare:
 
 def _half(bare: Bare, part: int, shared: torch.Tensor, sums: torch.Tensor, barrier: Barrier) -> None:
     """One of the two processes: its half of the clients, then of the test images, again and again."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     while True:
         barrier.wait()

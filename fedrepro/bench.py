@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fedrepro import Run, rounds
 from fedrepro.bare import Bare, lenet, resnet18, split_in_two
 from fedrepro.simulation.client import Visit, Worker
+from fedrepro.simulation.run import Row
 
 Settings = dict[str, Any]  # fields of a Run
 FASHION: Settings = {
@@ -88,8 +89,8 @@ def _against(model: Callable[[], nn.Module], settings: Settings, workers: int, r
     return compare(("bare_round_s", "fedrepro_round_s"), theirs, ours, repeats)
 
 
-def _rounds(settings: Settings, workers: int) -> Generator[dict[str, Any]]:
-    yield from rounds(Run(**settings, rounds=10_000), workers=workers)
+def _rounds(settings: Settings, workers: int) -> Generator[Row]:
+    return rounds(Run(**settings, rounds=10_000), workers=workers)
 
 
 def fashion_1_worker(repeats: int, quick: bool) -> dict:

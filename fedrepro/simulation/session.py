@@ -163,7 +163,7 @@ def rounds(
     workers: int | None = None,
     device: str = "auto",
     engine: str | None = None,
-) -> Iterator[Row]:
+) -> Generator[Row]:
     """train() as a generator: one row per round, for live plots. Close it to stop; with a store, it resumes later."""
     with contextlib.closing(_session(run, store, workers, device, engine)) as session:
         yield from (item for item in session if not isinstance(item, Result))
