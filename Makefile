@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PROCS  ?= 2
-SCALE  ?= reduced
+SCALE  ?= $(or $(FEDREPRO_SCALE),reduced)
 MINUTES ?= 5
 PAPERS := $(notdir $(patsubst %/,%,$(wildcard reproduce/*/)))
 

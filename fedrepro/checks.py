@@ -23,7 +23,7 @@ def number(name: str, value: Any, kind: type, low: float, high: float, closed: b
 def choose(field: str, value, options) -> str:
     """`value` if it is one of `options`, else the error that lists them."""
     if value not in options:
-        raise bad(field, value, ", ".join(sorted(options)))
+        raise bad(field, value, ", ".join(sorted(options)), options)
     return value
 
 

@@ -1,4 +1,7 @@
-"""What a person typed wrong, said in one line."""
+"""Errors that are shown as one line: wrong input, failing machines, diverging runs."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class BadInput(ValueError):
@@ -6,10 +9,21 @@ class BadInput(ValueError):
 
 
 class Failure(RuntimeError):
-    """The machine failed us (disk, memory); one line says what is safe, and the exit code is 1."""
+    """Something went wrong that is no input error (disk, memory): one line says what is safe; the exit code is 1."""
 
 
-def bad(field: str, value, allowed: str) -> BadInput:
+class Diverged(Failure):
+    """The training loss of a run is no longer a finite number."""
+
+
+def bad(field: str, value: object, allowed: str, names: Iterable[object] = ()) -> BadInput:
+    """The error that names the field, the value and what is allowed, and the nearest of `names`."""
     shown = repr(value)
     shown = shown if len(shown) <= 100 else f"{shown[:97]}..."
-    return BadInput(f"{field}: {shown} is not valid; allowed: {allowed}")
+    return BadInput(f"{field}: {shown} is not valid; {did_you_mean(value, names)}allowed: {allowed}")
+
+
+def did_you_mean(value: object, names: Iterable[object]) -> str:
+    """A question that suggests the nearest name, if one is near."""
+    near = difflib.get_close_matches(str(value)[:100].lower(), map(str, names), n=1)
+    return f"did you mean {near[0]}? " if near else ""

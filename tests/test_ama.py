@@ -252,7 +252,7 @@ def test_a_late_update_is_never_early_also_after_a_resume(small, tmp_path):
         if saved := folder.resume():
             going.restore(saved)
         going.advance()
-        folder.save(going.snapshot(), going.clients)
+        folder.save(going)
         folder.close()
     due = [(cid, t, t + going.fleet.delay(t, cid)) for t in range(1, 9) for cid in going.fleet.participants(t)]
     assert sorted(arrivals) == sorted(item for item in due if item[2] <= run.rounds)

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from fedrepro import cli, rounds, train
+from fedrepro.arguments import parser
 from fedrepro.simulation.run import Run
 
 FEDREPRO = [sys.executable, "-m", "fedrepro.cli"]
@@ -64,14 +65,14 @@ BAD = {  # arguments after "run": what the one line says
     "--model nope": "model: 'nope'...allowed: cnn_ama",
     "--model squeezenet": "model: ...squeezenet...allowed: images of at least",
     "--split nope": "split: 'nope'...allowed: dirichlet",
-    "--split shards:11": "split: 'shards:11'...allowed: at most 10 shards, one a class",
+    "--split shards:11": "split: 'shards:11'...allowed: at most 10 shards, one per class",
     "--split writers": "split: 'writers'...allowed: data with writers",
     "--split dirichlet:1 --samples 999": "samples: 999...allowed: at most 143",
-    "--clients 5000": "clients: 5000...allowed: at most one client a sample",
+    "--clients 5000": "clients: 5000...allowed: at most one client per sample",
     "--device meta": "device: 'meta'",
     "--data synthetic:channels=4,size=32 --model mobilenet_v2": "model: 'mobilenet_v2'",
     "--model small:norm=batch --batch 1": "model: 'small:norm=batch'...batches of 1",
-    "--clients 400 --samples 1 --personal all": "clients: 400...at most one a test sample",
+    "--clients 400 --samples 1 --personal all": "clients: 400...at most one per test sample",
     "--model lenet:proj=99999999999999999999": "model option proj",
     "--per-round 11": "per_round: 11...allowed: at most clients (10)",
     "--clients 0": "clients: 0...allowed: a whole number in [1,",
@@ -128,7 +129,7 @@ def test_strange_text_is_one_short_line_too(fed, tmp_path, option, value):
 
 SWEEPS = {
     "--vary method": "--vary: 'method'...allowed: FIELD VALUE",
-    "--vary nope 1 2": "unknown field 'nope'...allowed: data, split",
+    "--vary nope 1 2": "run field: 'nope' is not valid...allowed: augment, bandwidth",
     "--vary hp 1": "hp: 1...allowed: a mapping",
     "--vary hp.nu 1 2": "hp.nu...allowed: none",
     "--vary seed 0 --vary seed 1": "--vary: 'seed'...allowed: each field once",
@@ -150,7 +151,7 @@ def test_a_sweep_with_one_bad_combination_trains_nothing(fed, tmp_path, argument
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("arguments", ["", "nope", "data nope", "data fetch", "data fetch nope", "data fetch digits",
+@pytest.mark.parametrize("arguments", ["nope", "data nope", "data fetch", "data fetch nope", "data fetch digits",
                                        "data status mnist", "bench --repeats 0", "bench --repeats x",
                                        "bench --only nope", "methods --nope"])  # fmt: skip
 def test_other_commands_refuse_bad_input(fed, tmp_path, arguments):
@@ -263,7 +264,7 @@ def test_damaged_files_are_never_used(fed, tmp_path, stores, state, name, damage
         code, out, err = fed(command, *QUICK, "--store", "runs", "--json")
         assert (code, out) == (2, "")
         assert err.count("\n") == 1
-        assert re.search(r"store: .* cannot be read .*; delete its folder to run anew", err)
+        assert re.search(r"store: .* cannot be read .*; delete its folder to train the run again", err)
     shutil.rmtree(file.parent)
     assert fed("run", *QUICK, "--store", "runs")[0] == 0
 
@@ -333,9 +334,61 @@ def test_json_is_one_line_on_stdout(fed):
 
 
 def test_json_knows_no_nan(fed):
-    code, out, _ = fed("run", *QUICK, "--lr", "1e20", "--json")
+    code, out, _ = fed("sweep", *QUICK, "--lr", "1e20", "--json")
     assert code == 0
-    assert json.loads(out, parse_constant=pytest.fail)["loss"] is None
+    assert json.loads(out, parse_constant=pytest.fail)[0]["loss"] is None
+
+
+def test_a_diverging_run_stops_and_says_in_which_round(fed, tmp_path):
+    code, out, err = fed("run", *QUICK, "--lr", "1e20", "--json", "--store", "runs")
+    assert (code, out) == (1, "")
+    assert err == (
+        "fedrepro: fedavg diverged in round 1 of 2: its training loss is nan; a learning rate below 1e+20 may help\n"
+    )
+
+
+def test_alone_it_explains_itself(fed):
+    code, out, err = fed()
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: fedrepro") and "train one federation" in out
+    module = subprocess.run([sys.executable, "-m", "fedrepro"], capture_output=True, text=True)
+    assert (module.returncode, module.stdout.split()[:2]) == (0, ["usage:", "fedrepro"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ("run --method fedprx", "fedprox"),
+        ("run --method FedAvg", "fedavg"),
+        ("run --method fedmlb+fedyn", "feddyn"),
+        ("run --method fedprox --hp partail=1", "partial"),
+        ("run --data cifar", "cifar10"),
+        ("run --split dirichet:0.3", "dirichlet"),
+        ("run --model resnet1", "resnet18"),
+        ("sweep --vary methods fedavg", "method"),
+        ("reproduce fedb", "fedbr"),
+        ("reproduce fedbr --table table2_temprature", "table2_temperature"),
+        ("reproduce fedbr --scale smok", "smoke"),
+    ],
+)
+def test_an_unknown_name_gets_a_suggestion(fed, arguments, meant):
+    code, _, err = fed(*arguments.split())
+    assert code == 2
+    assert re.search(rf"; did you mean {meant}\? allowed: ", err) and err.count("\n") == 1
+
+
+def test_seeds_are_a_number_or_a_list():
+    def seeds(text):
+        return parser().parse_args(["reproduce", "fedbr", "--seeds", text]).seeds
+
+    assert [seeds(text) for text in ("3", "0,1", "7,", "0,x")] == [3, [0, 1], [7], [0, "x"]]
+
+
+def test_the_scale_of_the_environment_is_the_default(monkeypatch):
+    assert parser().parse_args(["reproduce", "fedbr"]).scale == "reduced"
+    monkeypatch.setenv("FEDREPRO_SCALE", "smoke")
+    assert parser().parse_args(["reproduce", "fedbr"]).scale == "smoke"
+    assert parser().parse_args(["reproduce", "fedbr", "--scale", "cpu"]).scale == "cpu"
 
 
 def test_a_bar_on_a_terminal():
@@ -408,7 +461,7 @@ def test_ctrl_c_and_the_same_command_again(fed, tmp_path, workers):
     os.killpg(going.pid, signal.SIGINT)  # as a terminal does: workers get it too
     out, err = going.communicate(timeout=60)
     assert going.returncode == 130
-    assert err == "fedrepro: interrupted; with --store the same command goes on from here\n"
+    assert err == "fedrepro: interrupted; with --store, the same command resumes from here\n"
     seen = 5 + out.count("round ")
     assert seen < 60
     code, out, _ = fed(*command, "--json")
@@ -437,7 +490,7 @@ sys.exit(cli.main(["papers"]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
     assert done.returncode == 143
-    assert done.stderr == "fedrepro: terminated; with --store the same command goes on from here\n"
+    assert done.stderr == "fedrepro: terminated; with --store, the same command resumes from here\n"
 
 
 def test_as_a_program():

@@ -1,18 +1,20 @@
 """The same Run gives the same bytes: twice, on any number of workers, after any interruption, anywhere."""
 
 import contextlib
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 import torch
 
-from fedrepro import Run, rounds, sweep, train
+from fedrepro import Diverged, Run, data, rounds, sweep, train
 from fedrepro.methods import registry
 from fedrepro.simulation.client import Worker
 from fedrepro.simulation.executor import Serial
@@ -255,6 +257,56 @@ def test_sweep_equals_single_runs(small, tmp_path):
     digests = sweep([*runs, runs[0]], store=tmp_path, workers=2)
     assert digests == {run.id: train(run, workers=1).digest for run in runs}
     assert sweep(runs[:1], store=tmp_path, workers=2) == {runs[0].id: digests[runs[0].id]}
+
+
+def test_a_diverging_run_ends_where_it_diverged(small, tmp_path):
+    """A loss of NaN in round 2; what was finished before, or is finished by a sweep, stays a result."""
+    run = small(lr=3e4, rounds=4)
+    whole = train(run, workers=1, stop_diverged=False)
+    first = next(row["round"] for row in whole.rows if not math.isfinite(row["train_loss"]))
+    assert first == 2
+    for workers in (1, 2):
+        with pytest.raises(Diverged, match=rf"^fedavg diverged in round {first} of 4: .* below 30000 may"):
+            train(run, workers=workers)
+    seen = []
+    for _ in range(2):  # the same again after an interruption
+        with pytest.raises(Diverged, match=f"round {first} of 4"):
+            train(run, store=tmp_path, workers=1, progress=seen.append)
+    assert [row["round"] for row in seen] == [1, 1]
+    others = [small(seed=1), small(seed=2)]
+    digests = sweep([run, *others], store=tmp_path, workers=2)
+    assert digests[run.id] == whole.digest
+    assert digests == {r.id: train(r, store=tmp_path, workers=1).digest for r in (run, *others)}  # all are finished
+
+
+def test_a_round_without_participants_has_not_diverged(small):
+    result = train(small(method="naive", limited=1.0), workers=1)
+    assert all(math.isnan(row["train_loss"]) for row in result.rows)
+
+
+@pytest.mark.parametrize("model", ["lenet", "small:norm=batch,width=8"])
+def test_the_model_of_a_result_is_the_one_that_was_tested(small, model):
+    result = train(small(model=model), workers=1)
+    images, net = data.load("digits"), result.model()
+    with torch.no_grad():
+        right = (net(images.batch(images.test_x)).argmax(1) == images.test_y).sum()
+    assert not net.training
+    assert int(right) / len(images.test_y) == result.rows[-1]["accuracy"]
+
+
+def test_a_result_shows_itself_in_short(small):
+    result = train(small(eval_every=2, rounds=5, hp={"mu": 0.1}, method="fedprox"), workers=1)
+    assert len(repr(result)) < 300
+    for word in ("fedprox", "digits", result.run.id, f"{result.rows[-1]['accuracy']:.4f}", "5 rounds"):
+        assert word in repr(result) and word in result._repr_html_()
+    picture = ElementTree.fromstring(result._repr_html_().replace("<br>", "<br/>")).find("svg")
+    points = [tuple(map(float, point.split(","))) for point in picture.find("polyline").get("points").split()]
+    assert len(points) == 3  # rounds 2, 4 and 5 were tested
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    low, high = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
+    accuracies = [row["accuracy"] for row in result.rows if row["accuracy"] == row["accuracy"]]
+    assert points.index(low) == accuracies.index(max(accuracies))  # y runs downwards
+    assert 0 <= low[1] <= high[1] <= 100
 
 
 def test_clients_that_do_not_take_part_cost_nothing():

@@ -338,8 +338,8 @@ def test_on_disk_as_in_memory(small):
         for _ in range(4):
             fed.advance()
         digests.append([(row["accuracy"], row["loss"], row["server_bytes"]) for row in fed.rows])
-        assert bool(fed.shelf._states) == (memory > 1)
-        assert fed.rows[-1]["server_bytes"] >= fed.shelf.nbytes > 0
+        assert bool(fed.per_client._states) == (memory > 1)
+        assert fed.rows[-1]["server_bytes"] >= fed.per_client.nbytes > 0
     assert digests[0] == digests[1]
 
 
@@ -382,7 +382,7 @@ def test_exactly_the_chosen_layers_are_sent(small):
     sizes = [4 * sum(fed.server["w"][n].numel() for n in names) for names in layers]
     withheld, omegas = 0, set()
     for _ in range(6):
-        stale = {cid: fed.shelf.get(cid) for cid in range(4)}
+        stale = {cid: fed.per_client.get(cid) for cid in range(4)}
         row = fed.advance()
         r_ii = fed.server["kapc/r"].diagonal(dim1=1, dim2=2)
         down = sum(size for size, layer in zip(sizes, r_ii, strict=True) for r in layer if r < 0.4)
@@ -397,7 +397,7 @@ def test_exactly_the_chosen_layers_are_sent(small):
                 for n in names:
                     old = (stale[cid] or fed.server)["w"][n]
                     expected = own(fed, cid)[n] if place < omega else old
-                    assert torch.equal(fed.shelf.get(cid)["w"][n], expected)
+                    assert torch.equal(fed.per_client.get(cid)["w"][n], expected)
     assert withheld
     assert len(omegas) > 1
 

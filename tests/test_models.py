@@ -338,7 +338,7 @@ def python(code):
 def test_torchvision_imports():
     code = """
 import torch
-from fedrepro.vision import torchvision
+from fedrepro.models.vision import torchvision
 import torchvision.datasets, torchvision.transforms.v2
 print(torchvision.transforms.RandomCrop(4, padding=1)(torch.zeros(3, 4, 4)).shape[1])
 print(torchvision.datasets.FakeData(1, (3, 8, 8))[0][0].size[0])

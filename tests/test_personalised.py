@@ -145,7 +145,7 @@ def test_pfedla_with_shares_of_the_data_is_fedavgs_model(small, monkeypatch):  #
     sizes = fed.worker.parts.sizes.float()
     shares = lambda self, hyper, participants: (sizes / sizes.sum())[participants].expand(5, -1)  # noqa: E731
     monkeypatch.setattr(type(fed.method), "weights", shares)
-    r = Round(2, fed.run, [0, 1, 2, 3], fed.shelf)
+    r = Round(2, fed.run, [0, 1, 2, 3], fed.per_client)
     server = fed.method.plan(fed.server, r)
     fedavg = train(small(**setting), workers=1)
     for cid in range(4):

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from fedrepro import Run, data
-from fedrepro.data import made, portable
+from fedrepro.data import builtin, portable
 from fedrepro.data.partition import partition, personal_test
 from fedrepro.simulation.fleet import Fleet
 from fedrepro.simulation.rng import stream
@@ -88,12 +88,12 @@ def stream_of_floats(count: int) -> np.ndarray:
 @pytest.mark.parametrize("width", [8, 17, 32])
 def test_bicubic_weights_are_those_of_torch(width):
     values = torch.randn(1, 1, 4, 4, dtype=torch.float64, generator=stream(0, "bicubic"))
-    weight = torch.from_numpy(made.bicubic(width))
+    weight = torch.from_numpy(builtin.bicubic(width))
     assert torch.allclose(weight @ values @ weight.T, F.interpolate(values, (width, width), mode="bicubic"), atol=1e-12)
 
 
 def test_made_noise_is_nearly_normal():
-    x = made.normal((200_000,), stream(0, "normal"))
+    x = builtin.normal((200_000,), stream(0, "normal"))
     moments = [(x**k).mean() for k in (1, 2, 3, 4)]
     # Of four uniform draws: variance 1, excess kurtosis -6/5 a draw, divided by 4. Here to four standard errors.
     assert moments == pytest.approx([0, 1, 0, 2.7], abs=0.04)

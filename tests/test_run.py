@@ -92,7 +92,7 @@ def test_values_that_do_not_fit_together(values, says):
 
 @pytest.mark.parametrize("values", [None, [], "digits", {"nope": 1}, {"id": "x"}, {3: 1}])
 def test_unknown_fields(values):
-    with pytest.raises(BadInput, match=r"^run: .*allowed: .*data, split, clients"):
+    with pytest.raises(BadInput, match=r"^run.*allowed: .*clients, "):
         Run.from_dict(values)
 
 
@@ -102,7 +102,7 @@ def test_unknown_fields(values):
         ({"split": "shards:11"}, "split: 'shards:11' .* at most 10 shards"),
         ({"split": "writers"}, "split: 'writers' .* data with writers"),
         ({"split": "dirichlet:1", "samples": 500}, "samples: 500 .* at most 143"),
-        ({"clients": 2000}, "clients: 2000 .* at most one client a sample"),
+        ({"clients": 2000}, "clients: 2000 .* at most one client per sample"),
         ({"samples": 1438}, "samples: 1438 .* at most the 1437"),
         ({"share": 1e-6}, r"clients: 10 .* \(0 samples\)"),
         ({"split": "dominant:0.9", "clients": 1, "per_round": 1, "samples": 1400}, "samples: 1400 .* class . has"),

@@ -69,7 +69,7 @@ def test_a_killed_worker_is_replaced(small, capfd):
 
     def kill_one(self, name, tasks):
         if name == "client" and len(killed) < 2:
-            victim = self._slots[len(killed)]["process"]
+            victim = self._children[len(killed)].process
             killed.append(victim.pid)
             threading.Timer(0.01, os.kill, (victim.pid, signal.SIGKILL)).start()
             time.sleep(0.03 if len(killed) == 1 else 0)  # once before the task is sent, once while it runs
@@ -79,7 +79,7 @@ def test_a_killed_worker_is_replaced(small, capfd):
         patch.setattr(Processes, "map", kill_one)
         result = train(run, workers=2)
     assert result.digest == whole.digest
-    assert "a worker process died (exit code -9); its task is done again" in capfd.readouterr().err
+    assert "a worker process died (exit code -9); its task is repeated" in capfd.readouterr().err
 
 
 class Context:
@@ -101,12 +101,12 @@ def test_errors_cross_the_process_border():
 
 def test_workers_end_silently_when_their_answer_is_not_wanted(capfd):  # Ctrl-C between two results
     executor = Processes(Context(), 1)
-    slot = executor._slots[0]
-    executor._send(slot, "double", [(Tree(a=torch.ones(3)), 1)], 0, [0])
-    assert slot["pipe"].poll(20)
-    slot["task"] = None
+    child = executor._children[0]
+    executor._send(child, "double", [(Tree(a=torch.ones(3)), 1)], 0, [0])
+    assert child.pipe.poll(20)
+    child.task = None
     executor.close()
-    assert slot["process"].exitcode == 0
+    assert child.process.exitcode == 0
     assert capfd.readouterr().err == ""
 
 
@@ -277,7 +277,6 @@ def test_a_writer_killed_in_the_middle(small, tmp_path):
     script = f"""
 import os, torch
 from fedrepro import Run, train
-from fedrepro.simulation import store
 def killed(value, file): file.write(b"half"), file.flush(), os.kill(os.getpid(), 9)
 torch.save = killed
 train(Run.from_dict({small(rounds=2).described!r}), store={str(tmp_path)!r}, workers=1)
@@ -292,8 +291,8 @@ train(Run.from_dict({small(rounds=2).described!r}), store={str(tmp_path)!r}, wor
 SPILLED = """
 import sys
 from fedrepro import cli
-from fedrepro.simulation import states
-states.Clients.__init__.__defaults__ = (1,)
+from fedrepro.simulation.states import Clients
+Clients.__init__.__defaults__ = (None, 1)
 sys.exit(cli.main(["run", "--method", "scaffold", "--rounds", "500", "--epochs", "1", "--workers", sys.argv[1]]))
 """
 
@@ -332,7 +331,7 @@ def test_sigterm_saves_the_rounds_made(small, tmp_path):
         going.stdout.readline()
     going.terminate()
     out, err = going.communicate(timeout=60)
-    assert (going.returncode, err) == (143, "fedrepro: terminated; with --store the same command goes on from here\n")
+    assert (going.returncode, err) == (143, "fedrepro: terminated; with --store, the same command resumes from here\n")
     with contextlib.closing(Store(tmp_path, Run(rounds=300, epochs=1))) as folder:
         assert folder.resume()["t"] >= 5 + out.count("round ")
 

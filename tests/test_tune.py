@@ -149,7 +149,7 @@ def test_killed_and_resumed_it_chooses_the_same(tmp_path):
     ("change", "message"),
     [
         ({"grid": {"lr": []}}, "tune.grid: has no point to try"),
-        ({"grid": {"rate": [1.0]}}, "tune: run: unknown field 'rate'"),
+        ({"grid": {"rate": [1.0]}}, "tune: run field: 'rate' is not valid"),
         ({"grid": {"hp.nu": [1.0]}}, "hp.nu: fedavg has no hyperparameter 'nu'"),
         ({"grid": {"lr": [0.1, 0.2]}, "grids": {"moon": {"lr": [0.1]}}}, "tune.grids.moon: tries 1 settings"),
         ({"grid": {"lr": [0.1]}, "seed": 1}, "tune.seed: 1 is a seed that verdicts use"),

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +17,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fedrepro.checks import choose, parse_options
-from fedrepro.data import cache, made, sources
+from fedrepro.data import builtin, cache, sources
 from fedrepro.data.coarse import COARSE
 from fedrepro.data.sources import DataUnavailable
-from fedrepro.data.transforms import AUGMENTATIONS, augment
+from fedrepro.data.transforms import augment
 from fedrepro.errors import bad
 from fedrepro.simulation.rng import stream
 
 __all__ = [
-    "AUGMENTATIONS",
     "DataUnavailable",
     "Dataset",
     "augment",
@@ -44,11 +44,13 @@ STORED = {
     "tiny_imagenet": "tiny_imagenet",
     "femnist": "femnist",
 }  # name -> cache folder
-MADE = {"digits": made.digits, "synthetic": made.synthetic}
+BUILT_IN = {"digits": builtin.digits, "synthetic": builtin.synthetic}
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
+    """Images and labels in memory, or mapped from the cache."""
+
     name: str
     train_x: Tensor  # uint8, N,H,W,C
     train_y: Tensor
@@ -82,7 +84,7 @@ class Dataset:
         return torch.addcmul(shift, x.flatten(1), scale).view(x.shape).permute(0, 3, 1, 2)
 
     def held_out(self, share: float, seed: int) -> "Dataset":
-        """The training images alone: a random share of them is tested, the test images are not there at all."""
+        """Only the training images: a random share of them becomes the test set."""
         order = torch.randperm(len(self.train_y), generator=stream(seed, "holdout"))
         tested, trained = order.tensor_split([round(share * len(order))])
         trained = trained.sort().values
@@ -99,28 +101,30 @@ class Dataset:
 
 
 def names() -> list[str]:
-    return [*STORED, *MADE]
+    return [*STORED, *BUILT_IN]
 
 
-def parse(text: str) -> tuple[str, dict]:
-    """Any data set may say that it stands in for another: `mnist:substitute_for=femnist`."""
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and options. Any data set may declare that it stands in for another: `mnist:substitute_for=femnist`."""
     if not isinstance(text, str):
         raise bad("data", text, ", ".join(names()))
     name = choose("data", text.partition(":")[0], names())
-    defaults = made.SYNTHETIC if name == "synthetic" else {}
+    defaults = builtin.SYNTHETIC if name == "synthetic" else {}
     name, options = parse_options("data", text, {**defaults, "substitute_for": ""})
     if "substitute_for=" in text:
         choose("data option substitute_for", options["substitute_for"], names())
     if name == "synthetic":
-        made.check_synthetic(options)
+        builtin.check_synthetic(options)
     return name, options
 
 
 def check(name: str) -> None:
+    """Refuse an unknown data set or option."""
     parse(name)
 
 
 def load(name: str) -> Dataset:
+    """The data set, decoded into the cache first if it is not there."""
     return loaded(name, str(cache.root()), os.environ.get("FEDREPRO_DATA"))
 
 
@@ -129,10 +133,10 @@ def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
     """`load`, remembered as long as the environment stays the same."""
     name, options = parse(text)
     substitute_for = options.pop("substitute_for")
-    if name in MADE:
-        arrays = MADE[name](**options)
-        meta = {"source": "scikit-learn" if name == "digits" else "generated", "sha256": cache.digest(arrays)}
-        meta |= cache.statistics(arrays)
+    if name in BUILT_IN:
+        arrays = BUILT_IN[name](**options)
+        source = {"source": "scikit-learn" if name == "digits" else "generated", "sha256": cache.sha256(arrays)}
+        meta: dict[str, Any] = source | cache.statistics(arrays)
         classes = options.get("classes", 10)
     else:
         found = cache.read(STORED[name])
@@ -167,7 +171,7 @@ def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
 
 
 def stored(folder: str, progress: bool = False, mend: bool = False) -> tuple[dict, cache.Arrays]:
-    """A cached set, made first if it is not there; `mend` reads every byte and makes it again if it was changed."""
+    """A cached data set, decoded first if need be; `mend` reads every byte and replaces it if it has changed."""
     try:
         found = cache.read(folder, thorough=mend)
     except cache.Changed:
@@ -193,9 +197,9 @@ def mnist_writers(arrays: cache.Arrays) -> cache.Arrays:
 
 
 def fetch(name: str, progress: bool = True) -> Path:
-    """Make sure that a data set is in the cache, whole and unchanged; returns its folder there."""
+    """Ensure that a data set is in the cache, whole and unchanged -> its folder there."""
     name, _ = parse(name)
-    if name in MADE:
+    if name in BUILT_IN:
         raise bad("data", name, f"one that is fetched: {', '.join(STORED)} ({name} needs no download)")
     stored(STORED[name], progress, mend=True)
     if name == "mnist":
@@ -205,13 +209,13 @@ def fetch(name: str, progress: bool = True) -> Path:
 
 
 def status(verify: bool = False) -> list[dict]:
-    """One row for each data set; `verify` reads every cached byte again and compares checksums."""
+    """One row per data set; `verify` reads every cached byte and compares checksums."""
     blank = {"where": "not here", "source": "", "sha256": "", "bytes": 0}
     return [{"name": name, **blank, **found_at(name, verify)} for name in names()]
 
 
 def found_at(name: str, verify: bool) -> dict:
-    if name in MADE:
+    if name in BUILT_IN:
         return {"where": "built in", "source": "scikit-learn" if name == "digits" else "generated"}
     folder = STORED[name]
     try:

@@ -1,7 +1,7 @@
 """Decoded data sets on disk: one folder of .npy arrays and a meta.json each, replaced as a whole.
 
-The arrays are compared with their sha256 when a folder is made, by `fedrepro data --check`, and when a file has another
-time stamp than it had then. Every load compares the meta data and a sample of each file with a checksum of their own.
+The arrays are compared with their sha256 when a folder is written, by `fedrepro data --check`, and when a file's time
+stamp has changed. Every load compares the meta data and a sample of each file with a checksum of their own.
 """
 
 import errno
@@ -18,17 +18,19 @@ from pathlib import Path
 import numpy as np
 
 from fedrepro.errors import Failure
+from fedrepro.simulation.ledger import MIB
 
 Arrays = dict[str, np.ndarray]
 SAMPLES, BLOCK = 128, 4096  # of each file, spread evenly
-STALE = 86_400  # seconds after which a temporary folder is one of a killed process
+STALE = 86_400  # seconds after which a temporary folder must be a killed process's
 
 
 class Changed(Failure):
-    """A cached data set is not what was put there."""
+    """A cached data set is no longer what was written."""
 
 
 def root() -> Path:
+    """The cache: FEDREPRO_CACHE, else the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("FEDREPRO_CACHE") or Path(home) / "fedrepro").expanduser()
 
@@ -36,7 +38,7 @@ def root() -> Path:
 def read(name: str, thorough: bool = False) -> tuple[dict, Arrays] | None:
     """The meta data and memory-mapped arrays; None if they are missing, truncated or of another shape.
 
-    Raises `Changed` where the content is another; only a `thorough` look is certain to see it.
+    Raises `Changed` if the content has changed; only a `thorough` look is certain to notice.
     """
     return opened(root() / name, thorough)
 
@@ -45,11 +47,11 @@ def opened(folder: Path, thorough: bool = False) -> tuple[dict, Arrays] | None:
     try:
         meta = json.loads((folder / "meta.json").read_text())
         meta = {key: meta.get(key) for key in ("source", "subset", "mean", "std", "sha256", "arrays", "guard")}
-        # Copy on write: nobody can change the file, and a stray in-place operation cannot crash the process.
+        # Copy on write: the file cannot be changed, and a stray in-place operation cannot crash the process.
         arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="c") for key in meta["arrays"]}
         same = all(described(folder, key, array) == meta["arrays"][key] for key, array in arrays.items())
         complete = arrays and same and isinstance(meta["source"], str) and isinstance(meta["subset"], str | None)
-    except Exception:  # whatever a broken file makes a library raise
+    except Exception:  # a broken file may raise anything
         return None
     return (guarded(folder, meta, arrays, thorough), arrays) if complete else None
 
@@ -66,10 +68,10 @@ def guarded(folder: Path, meta: dict, arrays: Arrays, thorough: bool) -> dict:
     if now == kept and not thorough:
         return meta
     sampled = kept is None or (isinstance(kept, dict) and kept.get("sample") == now["sample"])
-    if not sampled or digest(arrays) != meta["sha256"]:
+    if not sampled or sha256(arrays) != meta["sha256"]:
         keep(folder, {**meta, "guard": {}})  # refused from now on
         raise changed(folder)
-    if kept is None:  # just made, or made before there were guards
+    if kept is None:  # just written, or older than guards
         meta |= statistics(arrays)
         now = guard(folder, meta)
     if now != kept:
@@ -79,8 +81,7 @@ def guarded(folder: Path, meta: dict, arrays: Arrays, thorough: bool) -> dict:
 
 def changed(folder: Path) -> Changed:
     name = folder.name.replace("qmnist", "mnist")  # they are fetched together
-    mend = f"`fedrepro data fetch {name}` makes it again, or delete it"
-    return Changed(f"{folder} is not what was put there (its checksum differs); {mend}")
+    return Changed(f"{folder} has changed (its checksum differs); `fedrepro data fetch {name}` replaces it")
 
 
 def guard(folder: Path, meta: dict) -> dict:
@@ -96,7 +97,7 @@ def guard(folder: Path, meta: dict) -> dict:
 
 
 def keep(folder: Path, meta: dict) -> None:
-    with suppress(OSError):  # a cache that may only be read is compared with its sha256 at every load
+    with suppress(OSError):  # a read-only cache is compared with its sha256 at every load
         save(folder, meta)
 
 
@@ -110,7 +111,7 @@ def save(folder: Path, meta: dict) -> None:
 
 
 def write(name: str, arrays: Arrays, meta: dict) -> tuple[dict, Arrays]:
-    """Appears complete or not at all; of two processes that write at once, the second takes the first's."""
+    """Appears complete or not at all; of two processes that write at once, the second uses the first's."""
     root().mkdir(parents=True, exist_ok=True)
     tidy(name)
     needed = sum(array.nbytes for array in arrays.values()) + BLOCK * (len(arrays) + 2)
@@ -125,7 +126,7 @@ def write(name: str, arrays: Arrays, meta: dict) -> tuple[dict, Arrays]:
                     np.save(file, array, allow_pickle=False)
                     sync(file)
             table = {key: described(folder, key, array) for key, array in arrays.items()}
-            save(folder, {**meta, "sha256": digest(arrays), "arrays": table})
+            save(folder, {**meta, "sha256": sha256(arrays), "arrays": table})
             written = opened(folder)  # compares the sha256; stays mapped even if another process replaces it
             if written is None:
                 raise changed(folder)
@@ -139,7 +140,7 @@ def write(name: str, arrays: Arrays, meta: dict) -> tuple[dict, Arrays]:
 
 def full(name: str, needed: int) -> Failure:
     free = shutil.disk_usage(root()).free
-    size, here, missing = (f"{math.ceil(n / 2**20)} MiB" for n in (needed, free, max(0, needed - free)))
+    size, here, missing = (f"{math.ceil(n / MIB)} MiB" for n in (needed, free, max(0, needed - free)))
     return Failure(
         f"the cache {root()} is full: {name} needs {size}, {here} are free (or a quota is reached), {missing} are "
         "missing; make room, or set FEDREPRO_CACHE to a folder on another disk"
@@ -147,7 +148,7 @@ def full(name: str, needed: int) -> Failure:
 
 
 def tidy(name: str) -> None:
-    """Remove what killed processes left."""
+    """Remove leftovers of killed processes."""
     for path in root().glob(f".{name}-*"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > STALE:
@@ -180,7 +181,8 @@ def sync(file) -> None:
     os.fsync(file.fileno())
 
 
-def digest(arrays: Arrays) -> str:
+def sha256(arrays: Arrays) -> str:
+    """Of all arrays with their names, types and shapes."""
     total = hashlib.sha256()
     for key, array in sorted(arrays.items()):
         total.update(f"{key} {array.dtype} {array.shape}".encode())
@@ -189,12 +191,15 @@ def digest(arrays: Arrays) -> str:
 
 
 def statistics(arrays: Arrays) -> dict[str, list[float]]:
-    """Mean and standard deviation of each channel in 0..1, from whole numbers: the counts of the 256 values."""
+    """Mean and standard deviation of each channel in 0..1, from the counts of the 256 values: exact integers."""
     mean, std = [], []
     images = arrays.get("train_x", np.empty((0, 0, 0, 0)))
     for channel in range(images.shape[3]):
         parts = range(0, len(images), 4096)
-        counts = sum(np.bincount(images[i : i + 4096, ..., channel].ravel(), minlength=256) for i in parts).tolist()
+        counts = np.zeros(256, np.int64)
+        for i in parts:
+            counts += np.bincount(images[i : i + 4096, ..., channel].ravel(), minlength=256)
+        counts = counts.tolist()
         total = sum(counts)
         first = sum(value * count for value, count in enumerate(counts))
         second = sum(value**2 * count for value, count in enumerate(counts))

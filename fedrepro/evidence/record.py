@@ -24,7 +24,7 @@ from fedrepro.evidence.tables import markdown
 from fedrepro.simulation import scratch
 from fedrepro.simulation.cost import round_costs
 from fedrepro.simulation.run import Run
-from fedrepro.simulation.store import check_summary, number, read_result, rounds_digest, write_atomically, write_json
+from fedrepro.simulation.store import check_summary, read_result, rounds_digest, to_number, write_atomically, write_json
 
 RUNS, ROUNDS, MANIFEST, README = "runs.json", "rounds.csv.gz", "manifest.json", "README.md"
 VALUES, GATE = "_values.csv", "_gate.csv"  # files that name runs
@@ -80,7 +80,7 @@ class Record:
             with gzip.open(self.folder / ROUNDS, "rt", newline="", encoding="utf-8") as lines:
                 for line in csv.DictReader(lines):
                     run = line.pop("run")
-                    rows.setdefault(run, []).append({k: number(v) for k, v in line.items() if v})
+                    rows.setdefault(run, []).append({k: to_number(v) for k, v in line.items() if v})
         except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, csv.Error, zlib.error) as error:
             raise BadInput(f"{self.folder / ROUNDS} cannot be read ({type(error).__name__})") from None
         return rows

@@ -1,15 +1,15 @@
 """Methods by name: build("fedprox", mu=0.1), build("fedmlb+feddyn", alpha=0.1)."""
 
 import pkgutil
-from dataclasses import fields, make_dataclass
+from dataclasses import Field, fields, make_dataclass
 from functools import cache
 from importlib import import_module
 
 from fedrepro.checks import choose, number
-from fedrepro.errors import BadInput, bad
-from fedrepro.methods.base import FedAvg, Local, Message, Round, State, Upload, hp
+from fedrepro.errors import BadInput, bad, did_you_mean
+from fedrepro.methods.base import FedAvg, Local, Message, Round, State, Upload, Weights, hp
 
-__all__ = ["FedAvg", "Local", "Message", "Round", "State", "Upload", "build", "hp", "registry"]
+__all__ = ["FedAvg", "Local", "Message", "Round", "State", "Upload", "Weights", "build", "hp", "registry"]
 
 
 @cache
@@ -31,21 +31,21 @@ def _stack(name: str) -> type[FedAvg]:
         return parts[0]
     for i, first in enumerate(parts):
         for second in parts[i + 1 :]:
+            both = f"{first.title()} and {second.title()}"
             if issubclass(first, second) or issubclass(second, first):
-                raise bad("method", name, f"{first.title()} and {second.title()} cannot be stacked: "
-                          "one already contains the other")  # fmt: skip
+                raise bad("method", name, f"{both} cannot be stacked: one already contains the other")
             for what, a, b in (
                 ("both replace the step", first.replaces, second.replaces),
                 ("both have a hyperparameter", first.options(), second.options()),
             ):
                 if common := sorted(set(a) & set(b)):
-                    raise bad("method", name, f"{first.title()} and {second.title()} cannot be stacked: "
-                              f"{what} {common[0]!r}")  # fmt: skip
+                    raise bad("method", name, f"{both} cannot be stacked: {what} {common[0]!r}")
     replaces = frozenset().union(*(part.replaces for part in parts))
     return make_dataclass(name, [], bases=tuple(parts), frozen=True, namespace={"replaces": replaces})
 
 
-def _value(method: str, option, given):
+def _value(method: str, option: Field, given: object) -> object:
+    """The hyperparameter as given, or the error that says what is allowed."""
     name, kind = f"hp.{option.name}", type(option.default)
     if kind in (int, float):
         return number(f"{name} ({method})", given, kind, option.metadata["low"], option.metadata["high"])
@@ -66,12 +66,13 @@ def build(name: str, /, **options) -> FedAvg:
     known = {f.name: f for f in fields(cls)}
     for key in options:
         if key not in known:
-            raise BadInput(f"hp.{key}: {name} has no hyperparameter {key!r}; allowed: {', '.join(known) or 'none'}")
+            allowed = f"{did_you_mean(key, known)}allowed: {', '.join(known) or 'none'}"
+            raise BadInput(f"hp.{key}: {name} has no hyperparameter {key!r}; {allowed}")
     return cls(**{key: _value(name, known[key], value) for key, value in options.items()})
 
 
 def describe() -> list[dict]:
-    """One row a method for `fedrepro methods`."""
+    """One row per method, for `fedrepro methods`."""
     return [
         {
             "method": name,

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 
 from fedrepro.methods.ama import AMA
-from fedrepro.methods.base import Round, State
+from fedrepro.methods.base import Net, Round, State, Upload
 from fedrepro.methods.fedbn import without
 from fedrepro.methods.fes import FES
 from fedrepro.simulation.fleet import Fleet
@@ -17,10 +17,10 @@ class AMA_Capable(FES, AMA):
     both stay. Without limited devices this is ama+fes.
     """
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "ama_capable/classifier": list(model.classifier)}
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         limited = Fleet(r.run).limited
         new = super().aggregate(server, uploads, r)
         capable = super().aggregate(server, [u for u in uploads if not limited(u.cid)], r)

@@ -1,17 +1,18 @@
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrepro.methods.base import FedAvg, Local, Round, State, hp
+from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, State, Upload, hp
 
 BATCH = 500  # samples in one pass of `soft_targets`
 
 
 @dataclass(frozen=True)
 class DFL(FedAvg):
-    """DFL (Liu et al., IEEE IoT J. 2023, Algorithms 1, 2): global soft targets, one row a label, beside the weights.
+    """DFL (Liu et al., IEEE IoT J. 2023, Algorithms 1, 2): global soft targets, one row per label, beside the weights.
 
     r is the round, not the epoch (erratum DF-01); the targets start uniform (DF-03), average softmax outputs
     (DF-08), each row over the devices that have the label (DF-07), and travel in float64 (DF-09).
@@ -28,30 +29,30 @@ class DFL(FedAvg):
             return self.ratio
         return max((rounds - r) / rounds, self.threshold if self.strategy == "threshold" else 0.0)  # Eq. (10)
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         classes = len(model.get_parameter(model.head[0]))
         uniform = torch.full((classes, classes), 1 / classes, dtype=torch.float64)
         return {**super().server_init(model), "dfl/y": uniform}
 
-    def broadcast(self, server, cid, r):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return {**super().broadcast(server, cid, r), "dfl/y": server["dfl/y"]}
 
-    def receive(self, k: Local, message) -> None:
+    def receive(self, k: Local, message: Message) -> None:
         super().receive(k, message)
         k.scratch["dfl/y"] = message["dfl/y"].to(k.worker.device, torch.get_default_dtype())
         k.scratch["dfl/rho"] = self.rho(k.t, k.run.rounds)
 
-    def loss(self, k: Local, x, y, out):
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         ce, rho = super().loss(k, x, y, out), k.scratch["dfl/rho"]
         if rho == 1:
             return ce
         return rho * ce + (1 - rho) * divergence(k.scratch["dfl/y"], y, out)  # Eq. (7)
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         return {**sent, "dfl/y": soft_targets(k)}, kept
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)  # Eq. (5)
         tables, sizes = [u.sent["dfl/y"] for u in uploads], [u.n for u in uploads]
         return {**new, "dfl/y": merge(server["dfl/y"], tables, sizes)}
@@ -80,7 +81,7 @@ def soft_targets(k: Local) -> Tensor:
     return sums / counts.clamp(min=1)[:, None]
 
 
-def merge(old: Tensor, tables: list[Tensor], weights: list[float]) -> Tensor:
+def merge(old: Tensor, tables: list[Tensor], weights: Sequence[float]) -> Tensor:
     """Eq. (6), each row over the tables that have the label; a row that none has stays `old` (DF-07)."""
     total, share = torch.zeros_like(old), torch.zeros_like(old[:, :1])
     for table, weight in zip(tables, weights, strict=True):

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from fedrepro.methods.base import FedAvg, Round, State, hp
+from fedrepro.methods.base import FedAvg, Net, Round, State, Upload, hp
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,10 @@ class FedAdam(FedAvg):
     tau: float = hp(1e-3)
     replaces = frozenset({"aggregate"})
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "fedadam/m": None, "fedadam/v": None}
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         delta = new["w"] - server["w"]
         m, v = server["fedadam/m"], server["fedadam/v"]

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, Round, State, hp
+from fedrepro.methods.base import FedAvg, Local, Message, Round, Run, State, Upload, hp
 from fedrepro.methods.localtraining import LocalTraining
-from fedrepro.methods.mixtures import combine, fill, gram, kept_of, stack
+from fedrepro.methods.mixtures import combine, fill, gram, last_upload, stack
 from fedrepro.simulation.tree import Tree
 
-DECAY, EVERY = 0.1, 30  # the authors' alpha_k: multiplied by DECAY after so many rounds
+DECAY, EVERY = 0.1, 30  # the authors' alpha_k: multiplied by DECAY every EVERY rounds
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class FedAMP(LocalTraining):
 
     `similarity = "cosine"` is their HeurFedAMP, which KAPC describes; "distance" is their Eq. (5) with
     A(x) = 1 - e^(-x/sigma). With client selection the mixture is over the round's participants. A client's own weight
-    xi_ii is theirs, 1 / (N_i + 1), with all N_i other participants taken as alike: under a Dirichlet split nobody knows
-    who is. alpha_k falls as in their code. BatchNorm statistics are mixed as the weights are.
+    xi_ii is theirs, 1 / (N_i + 1), with all N_i other participants counted as similar: a Dirichlet split does not say
+    which are. alpha_k falls as in their code. BatchNorm statistics are mixed as the weights are.
     """
 
     similarity: str = hp("cosine", choices=("cosine", "distance"))
@@ -28,29 +28,30 @@ class FedAMP(LocalTraining):
     alpha: float = hp(1e4, low=1e-9)  # alpha_k of the first rounds
     lam: float = hp(1.0)
 
-    def check(self, run) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if self.similarity == "distance" and self.alpha * (run.per_round - 1) > self.sigma:
-            raise bad("hp.sigma (fedamp)", self.sigma, f"at least alpha (per_round - 1) = "
-                      f"{self.alpha * (run.per_round - 1):g}, so that no weight is negative")  # fmt: skip
+            least = f"{self.alpha * (run.per_round - 1):g}"
+            raise bad(
+                "hp.sigma (fedamp)", self.sigma, f"at least alpha (per_round - 1) = {least}, or weights are negative"
+            )
 
     def alpha_at(self, t: int) -> float:
         return self.alpha * DECAY ** ((t - 1) // EVERY)
 
-    def plan(self, server, r: Round) -> State:
+    def plan(self, server: State, r: Round) -> State:
         server = super().plan(server, r)
-        mixed = {}
+        uploads = [last_upload(server, cid, r) for cid in r.participants]
+        mixed = {cid: {"w": Tree(), "b": Tree()} for cid in r.participants}
+        r.scratch["fedamp/u"] = mixed
+        if not uploads:
+            return server
+        products = [gram(stack([u["w"] for u in uploads], [name])) for name in server["w"]]
+        weights = self.weights(sum(products[1:], products[0]), r.t)
         for key in ("w", "b"):
-            models = [kept_of(r, cid, key) or server[key] for cid in r.participants]
-            mixed[key] = [Tree() for _ in models]
-            layers = [[name] for name in server[key]]
-            if key == "w":
-                weights = self.weights(sum(gram(stack(models, names)) for names in layers), r.t)
-            for names in layers if models else []:
-                fill(mixed[key], combine(weights, stack(models, names)), models, names)
-        r.scratch["fedamp/u"] = {
-            cid: {"w": w, "b": b} for cid, w, b in zip(r.participants, *mixed.values(), strict=True)
-        }
+            models, mixtures = [u[key] for u in uploads], [mixture[key] for mixture in mixed.values()]
+            for name in server[key]:
+                fill(mixtures, combine(weights, stack(models, [name])), models, [name])
         return server
 
     def weights(self, products: Tensor, t: int) -> Tensor:
@@ -69,20 +70,20 @@ class FedAMP(LocalTraining):
         own = self.own or 1 / len(products)
         return xi * (1 - own) + own * torch.eye(len(products), dtype=xi.dtype)
 
-    def broadcast(self, server, cid, r: Round):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return r.scratch["fedamp/u"][cid]
 
-    def receive(self, k: Local, message) -> None:
+    def receive(self, k: Local, message: Message) -> None:
         k.load(message["w"], message["b"])
 
     def correct(self, k: Local) -> None:
         super().correct(k)
         k.grads.add_(k.params - k.start, alpha=self.lam / self.alpha_at(k.t))  # of lam / (2 alpha_k) ||w - u||^2
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         return FedAvg.finish(self, k)[0], super().finish(k)[1]
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         for u in uploads:
-            r.shelf.put(u.cid, {"w": u.sent["w"], "b": u.sent["b"]}, r.t)
+            r.per_client.put(u.cid, {"w": u.sent["w"], "b": u.sent["b"]}, r.t)
         return super().aggregate(server, uploads, r)

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from fedrepro.methods.base import FedAvg, Round, State, hp
+from fedrepro.methods.base import FedAvg, Net, Round, State, Upload, hp
 
 
 @dataclass(frozen=True)
@@ -11,10 +11,10 @@ class FedAvgM(FedAvg):
     eta_g: float = hp(1.0)
     replaces = frozenset({"aggregate"})
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "fedavgm/v": None}
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         v = server["w"] - new["w"]  # Delta, the pseudo-gradient
         if server["fedavgm/v"] is not None:

@@ -1,7 +1,6 @@
 from dataclasses import dataclass
 
-from fedrepro.methods.base import FedAvg, Local, Round, State, hp
-from fedrepro.methods.fd import initial
+from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, State, Upload, Weights, hp
 from fedrepro.methods.fedbn import without
 from fedrepro.simulation.tree import Tree
 
@@ -17,15 +16,15 @@ class FedBABU(FedAvg):
 
     tune: int = hp(5)  # epochs
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "fedbabu/head": list(model.head)}
 
-    def broadcast(self, server, cid, r):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         message = super().broadcast(server, cid, r)
         return {**message, "w": without(message["w"], server["fedbabu/head"])}
 
-    def receive(self, k: Local, message) -> None:
-        head = k.client.get("fedbabu/fixed") or initial(k)[0].pick(k.model.head)
+    def receive(self, k: Local, message: Message) -> None:
+        head = k.client.get("fedbabu/fixed") or k.initial()[0].pick(k.model.head)
         super().receive(k, {**message, "w": Tree({**message["w"], **head})})
 
     def client_init(self, k: Local) -> State:
@@ -35,7 +34,7 @@ class FedBABU(FedAvg):
         names = super().trained(k)
         return [name for name in (k.params if names is None else names) if name not in k.model.head]
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         if k.run.personal and self.tune:
             k.steps = self.tune * k.epoch_steps
@@ -43,14 +42,14 @@ class FedBABU(FedAvg):
             kept = {**kept, "fedbabu/tuned": k.params.pick(k.model.head).clone()}
         return {**sent, "w": without(sent["w"], k.model.head)}, kept
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         return {**new, "w": Tree({**server["w"], **new["w"]})}
 
-    def personal(self, server, client, cid):
-        w, b = super().personal(server, client, cid)
-        return Tree({**w, **client.get("fedbabu/tuned", {})}), b
-
-    def trained_model(self, sent, kept):
+    def trained_model(self, sent: Message, kept: State) -> Weights:
         head = kept.get("fedbabu/tuned", kept["fedbabu/fixed"])
         return Tree({**sent["w"], **head}), sent["b"]
+
+    def personal(self, server: State, client: State, cid: int) -> Weights:
+        w, b = super().personal(server, client, cid)
+        return Tree({**w, **client.get("fedbabu/tuned", {})}), b

@@ -1,9 +1,9 @@
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
 
-from fedrepro.methods.base import FedAvg, Local, Round, State
-from fedrepro.methods.fd import initial
+from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, State, Upload, Weights
 from fedrepro.simulation.tree import Tree
 
 
@@ -15,49 +15,49 @@ class FedBN(FedAvg):
     run's accuracy is the participants' mean. Without BatchNorm this is FedAvg.
     """
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "fedbn/private": normal(model)}
 
-    def broadcast(self, server, cid, r):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         message = super().broadcast(server, cid, r)
         private = server["fedbn/private"]
         return {**message, "w": without(message["w"], private), "b": Tree()}
 
-    def receive(self, k: Local, message) -> None:
-        own = k.client.get("fedbn/own") or dict(zip(("w", "b"), initial(k), strict=True))
+    def receive(self, k: Local, message: Message) -> None:
+        own = k.client.get("fedbn/own") or dict(zip(("w", "b"), k.initial(), strict=True))
         private = own["w"].pick(normal(k.model))
         super().receive(k, {**message, "w": Tree({**message["w"], **private}), "b": own["b"]})
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         private = normal(k.model)
         if private:
             kept = {**kept, "fedbn/own": {"w": sent["w"].pick(private), "b": sent["b"]}}
         return {**sent, "w": without(sent["w"], private), "b": Tree()}, kept
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         return {**new, "w": Tree({**server["w"], **new["w"]}), "b": server["b"]}
 
-    def tested(self, server, client, r: Round):
-        if not server["fedbn/private"]:
-            return super().tested(server, client, r)
-        return [] if r.run.personal else [self.personal(server, client(cid), cid) for cid in r.participants]
+    def trained_model(self, sent: Message, kept: State) -> Weights:
+        own = kept.get("fedbn/own", {"w": {}, "b": sent["b"]})
+        return Tree({**sent["w"], **own["w"]}), own["b"]
 
-    def personal(self, server, client, cid):
+    def personal(self, server: State, client: State, cid: int) -> Weights:
         w, b = super().personal(server, client, cid)
         own = client.get("fedbn/own")
         return (Tree({**w, **own["w"]}), own["b"]) if own else (w, b)
 
-    def trained_model(self, sent, kept):
-        own = kept.get("fedbn/own", {"w": {}, "b": sent["b"]})
-        return Tree({**sent["w"], **own["w"]}), own["b"]
+    def tested(self, server: State, client: Callable[[int], State], r: Round) -> list[Weights]:
+        if not server["fedbn/private"]:
+            return super().tested(server, client, r)
+        return [] if r.run.personal else [self.personal(server, client(cid), cid) for cid in r.participants]
 
 
 def normal(model: nn.Module) -> list[str]:
     """The parameters of BatchNorm."""
-    return [f"{name}.{key}" for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)
-            for key, _ in module.named_parameters()]  # fmt: skip
+    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    return [f"{name}.{key}" for name, module in norms for key, _ in module.named_parameters()]
 
 
 def without(tree: Tree, names: list[str]) -> Tree:

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 
 import torch
+from torch import Tensor
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, Message, Round, State, hp
+from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, Run, State, Upload, hp
 from fedrepro.methods.fedmlb import count_blocks, hybrid_loss
 from fedrepro.simulation.rng import stream
 from fedrepro.simulation.tree import Tree, mean
@@ -19,22 +20,22 @@ class FedBR_Ran(FedAvg):
     The server sends the last alpha of M blocks, BatchNorm statistics included, and the client puts them on the
     first blocks of the model it trained last. Every tau+1 rounds, from the first, and at a client's first visit
     it sends the whole model (errata FB-02, FB-14); then there are M-1 hybrid paths and no decision (FB-15).
-    The mean of Eq. (2) is unweighted whatever the run's weights (FB-23).
+    The mean of Eq. (2) is unweighted, whichever weights the run sets (FB-23).
     """
 
     lambda1: float = hp(1.0)
     lambda2: float = hp(1.0)
     delta: float = hp(1.0, low=1e-6)  # temperature of Eq. (17)
     tau: int = hp(1)
-    alpha: int = hp(0)  # so many blocks in every partial round; 0: the method decides
+    alpha: int = hp(0)  # blocks sent in every partial round; 0: the method decides
     replaces = frozenset({"aggregate"})
 
-    def check(self, run) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if self.alpha and self.alpha >= (blocks := count_blocks(run.model)):
             raise bad(f"hp.alpha ({run.method})", self.alpha, f"0 (the method decides), or 1..{blocks - 1} blocks")
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         blocks = list(model.block_params.values())
         return {**super().server_init(model), "fedbr/blocks": blocks, "fedbr/sent": {}}
 
@@ -45,7 +46,7 @@ class FedBR_Ran(FedAvg):
     def _whole(self, server: State) -> int:
         return len(server["fedbr/blocks"])  # M
 
-    def plan(self, server, r) -> State:
+    def plan(self, server: State, r: Round) -> State:
         server = super().plan(server, r)
         sent = dict(server["fedbr/sent"])  # client: how many blocks it got last
         for cid in r.participants:
@@ -53,35 +54,35 @@ class FedBR_Ran(FedAvg):
             sent[cid] = self._whole(server) if whole else self.alpha or self.decide(server, cid, r)
         return {**server, "fedbr/sent": sent}
 
-    def broadcast(self, server, cid, r) -> Message:
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         alpha = server["fedbr/sent"][cid]
         last = {name for block in server["fedbr/blocks"][-alpha:] for name in block}
         message = super().broadcast(server, cid, r)
         parts = {key: message[key].pick(name for name in message[key] if name in last) for key in ("w", "b")}
         return {**message, **parts, "fedbr/alpha": alpha}
 
-    def receive(self, k: Local, message) -> None:
+    def receive(self, k: Local, message: Message) -> None:
         own = k.client.get("fedbr/x", {"w": {}, "b": {}})  # Model Combination
         super().receive(k, message | {key: Tree({**own[key], **message[key]}) for key in own})
         k.scratch |= {"fedbr/alpha": message["fedbr/alpha"], "fedbr/zeta": 0.0}
 
-    def loss(self, k: Local, x, y, out):
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         main, blocks = super().loss(k, x, y, out), len(k.model.blocks)  # Eq. (15)
         k.scratch["fedbr/zeta"] += main.detach()
         paths = hybrid_paths(k.scratch["fedbr/alpha"], blocks)
         return main + hybrid_loss(k, x, y, out, paths, self.lambda1, self.lambda2, self.delta)
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         zeta = float(k.scratch["fedbr/zeta"]) / max(k.steps, 1)
         feedback = {"fedbr/alpha": k.scratch["fedbr/alpha"], "fedbr/zeta": zeta}
         return sent | feedback, {**kept, "fedbr/x": {"w": sent["w"], "b": sent["b"]}}
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         return new | {key: mean([u.sent[key] for u in uploads]) for key in ("w", "b") if uploads}  # Eq. (2)
 
-    def columns(self, server, r) -> dict[str, float]:
+    def columns(self, server: State, r: Round) -> dict[str, float]:
         """How many blocks were sent (M: the whole model), and what the paper's Eqs. (3) and (4) make of it:
         a client's computation against FedAvg's, and all clients' bytes if every block weighed b/M (FB-02, FB-04)."""
         count, alphas = self._whole(server), [server["fedbr/sent"][cid] for cid in r.participants]
@@ -98,22 +99,23 @@ class FedBR(FedBR_Ran):
     """FedBR (Liu et al., IEEE/ACM ToN 2023, Algorithm 1): a bandit, GMBS, decides how many blocks are sent.
 
     Eq. (21)'s previous loss is that of the client's last visit, whole-model rounds included, and a decision
-    without one changes no p (FB-12). Shares of nothing, as the times of a run without a clock, are equal (I-16).
+    without one changes no p (FB-12). If a total is zero, as for the times of a run without a clock, shares are equal
+    (I-16).
     """
 
     ema: float = hp(0.5, high=1)  # lambda of Eq. (23), which the paper does not give
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "fedbr/p": {}, "fedbr/n": {}, "fedbr/zeta": {}}
 
-    def decide(self, server, cid, r) -> int:
+    def decide(self, server: State, cid: int, r: Round) -> int:
         if cid not in server["fedbr/n"]:  # no feedback yet: random (Alg. 1)
             return super().decide(server, cid, r)
         p, n = server["fedbr/p"].get(cid, {}), server["fedbr/n"][cid]
         V = upper_bounds(p, n, r.t, self._whole(server))
-        return max(V, key=V.get)  # ties: the fewest blocks (FB-13)
+        return max(V, key=V.__getitem__)  # ties: the fewest blocks (FB-13)
 
-    def plan(self, server, r) -> State:
+    def plan(self, server: State, r: Round) -> State:
         server = super().plan(server, r)
         n = dict(server["fedbr/n"])  # client: {alpha: how often it was decided}
         for cid in r.participants:
@@ -122,7 +124,7 @@ class FedBR(FedBR_Ran):
                 n[cid] = n_k | {alpha: n_k.get(alpha, 0) + 1}  # Alg. 1, line 8
         return {**server, "fedbr/n": n}
 
-    def aggregate(self, server, uploads, r) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         p, zeta = dict(server["fedbr/p"]), dict(server["fedbr/zeta"])
         shares = zip(
@@ -163,5 +165,6 @@ def upper_bounds(p: dict[int, float], n: dict[int, int], t: int, blocks: int) ->
 
 
 def share(values: list[float]) -> list[float]:
+    """Every value divided by their sum; equal shares if that is zero."""
     total = sum(values)
     return [v / total if total else 1 / len(values) for v in values]

@@ -1,7 +1,8 @@
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, Round, State, hp
+from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, Run, State, Upload, Weights, hp
 from fedrepro.simulation.tree import mean
 
 
@@ -16,12 +17,12 @@ class FedDyn(FedAvg):
     report: str = hp("mean", choices=("mean", "cloud"))  # which of the two is tested
     replaces = frozenset({"aggregate"})
 
-    def check(self, run) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if self.alpha == 0:
             raise bad("hp.alpha (feddyn)", self.alpha, "a number above 0 (the server divides by it)")
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "feddyn/h": None}
 
     def client_init(self, k: Local) -> State:
@@ -32,12 +33,12 @@ class FedDyn(FedAvg):
         # gradient of -<g_k, theta> + alpha/2 ||theta - w||^2
         k.grads.add_(k.client["feddyn/g"], alpha=-1).add_(k.params - k.start, alpha=self.alpha)
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         g = kept["feddyn/g"] - (k.params - k.start) * self.alpha
         return sent, {**kept, "feddyn/g": g}
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         if not uploads:
             return new
@@ -48,7 +49,7 @@ class FedDyn(FedAvg):
             h.add_(server["feddyn/h"])
         return {**new, "w": thetas - h / self.alpha, "feddyn/h": h}
 
-    def tested(self, server, client, r):
+    def tested(self, server: State, client: Callable[[int], State], r: Round) -> list[Weights]:
         models, h = super().tested(server, client, r), server["feddyn/h"]
         if self.report == "cloud" or h is None:
             return models

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, Round, State, Upload, hp
+from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, Run, State, Upload, hp
 from fedrepro.simulation.rng import derive, stream
 from fedrepro.simulation.tree import Tree
 
@@ -33,34 +33,36 @@ class FedGen(FedAvg):
     generator_steps: int = hp(50, low=1, high=100_000)  # on the server, every round
     generator_lr: float = hp(3e-4)
 
-    def check(self, run) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if run.model.startswith("squeezenet"):
             raise bad("model", run.model, f"one that ends in a fully connected layer ({run.method})")
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "fedgen/head": model.head}
 
-    def plan(self, server, r: Round) -> State:
+    def plan(self, server: State, r: Round) -> State:
         server = super().plan(server, r)
         if "fedgen/g" in server:
             return server
         weight = server["w"][server["fedgen/head"][0]]
-        g = generator(*weight.shape, self.hidden, self.noise, derive(r.run.seed, "fedgen"))
+        classes, features = weight.shape
+        g = generator(classes, features, self.hidden, self.noise, derive(r.run.seed, "fedgen"))
         return {**server, "fedgen/g": g.to(weight.device), "fedgen/adam": {}}
 
-    def broadcast(self, server, cid, r):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return {**super().broadcast(server, cid, r), "fedgen/g": server["fedgen/g"]}
 
-    def receive(self, k: Local, message) -> None:
+    def receive(self, k: Local, message: Message) -> None:
         super().receive(k, message)
-        k.scratch["fedgen/g"], k.scratch["fedgen/rng"] = message["fedgen/g"], k.rng("fedgen")
+        k.scratch |= {"fedgen/g": message["fedgen/g"], "fedgen/rng": k.rng("fedgen")}
 
-    def loss(self, k: Local, x, y, out):
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         ce = super().loss(k, x, y, out)
         if k.t == 1 or self.alpha == self.beta == 0:
             return ce
-        g, rng, head = k.scratch["fedgen/g"], k.scratch["fedgen/rng"], [k.model.get_parameter(n) for n in k.model.head]
+        g, rng = k.scratch["fedgen/g"], k.scratch["fedgen/rng"]
+        head = [k.model.get_parameter(name) for name in k.model.head]
         labels = torch.randint(out.shape[1], (self.generated,), generator=rng).to(y.device)
         generated = F.cross_entropy(F.linear(generate(g, labels, self._noise(labels, rng)), *head), labels)
         target = F.linear(generate(g, y, self._noise(y, rng)), *head).detach().softmax(1)
@@ -68,13 +70,13 @@ class FedGen(FedAvg):
         fade = self.decay ** (k.t - 1)
         return ce + fade * (self.alpha * self.generated / k.run.batch * generated + self.beta * latent)
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         labels = k.worker.data.train_y[k.worker.parts[k.cid]]
         counts = torch.bincount(labels, minlength=k.worker.data.classes).int()
         return {**sent, "fedgen/counts": counts}, kept
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         return {**new, **self._train_generator(server, uploads, r)} if uploads else new
 
@@ -82,11 +84,10 @@ class FedGen(FedAvg):
         return torch.rand(len(y), self.noise, generator=rng).to(y.device)
 
     def _train_generator(self, server: State, uploads: list[Upload], r: Round) -> State:
-        """min over G of E_y CE(sum_k weight_k(y) h_k(G(y)), y) + diversity, with the heads h_k that came."""
+        """min over G of E_y CE(sum_k weight_k(y) h_k(G(y)), y) + diversity, with the uploaded heads h_k."""
         g, rng = server["fedgen/g"].clone(), stream(r.run.seed, "fedgen", r.t)
-        counts = (
-            torch.stack([u.sent["fedgen/counts"] for u in uploads], 1).cpu().to(torch.get_default_dtype())
-        )  # label, upload
+        counts = torch.stack([u.sent["fedgen/counts"] for u in uploads], 1)  # label x upload
+        counts = counts.cpu().to(torch.get_default_dtype())
         drawn, share = counts.sum(1), counts / counts.sum(1, keepdim=True).clamp(min=1)
         heads = [torch.stack([u.sent["w"][name] for u in uploads]) for name in server["fedgen/head"]]
         trained = [tensor.requires_grad_() for name, tensor in g.items() if name not in RUNNING]
@@ -112,10 +113,18 @@ def generator(classes: int, features: int, hidden: int, noise: int, seed: int) -
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         first, norm, last = nn.Linear(noise + classes, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, features)
-    return Tree({
-        "in.weight": first.weight, "in.bias": first.bias, "mean": norm.running_mean, "var": norm.running_var,
-        "norm.weight": norm.weight, "norm.bias": norm.bias, "out.weight": last.weight, "out.bias": last.bias,
-    }).clone()  # fmt: skip
+    return Tree(
+        {
+            "in.weight": first.weight,
+            "in.bias": first.bias,
+            "mean": norm.running_mean,
+            "var": norm.running_var,
+            "norm.weight": norm.weight,
+            "norm.bias": norm.bias,
+            "out.weight": last.weight,
+            "out.bias": last.bias,
+        }
+    ).clone()
 
 
 def generate(g: Tree, y: Tensor, noise: Tensor, training: bool = False) -> Tensor:

@@ -18,14 +18,14 @@ class FedKD(FedAvg):
     lam: float = hp(1.0)
     temperature: float = hp(1.0, low=1e-6)
 
-    def loss(self, k: Local, x, y, out):
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         with torch.no_grad():
             target = k.teacher("fedkd", k.start, k.start_buffers)(x)
-        kl = divergence(target, out, self.temperature)
+        kl = distillation(target, out, self.temperature)
         return super().loss(k, x, y, out) + self.lam * self.temperature**2 * kl
 
 
-def divergence(target: Tensor, out: Tensor, temperature: float = 1.0) -> Tensor:
+def distillation(target: Tensor, out: Tensor, temperature: float = 1.0) -> Tensor:
     """KL(softmax(target / T) || softmax(out / T)), the mean over the batch."""
     p, q = F.log_softmax(target / temperature, 1), F.log_softmax(out / temperature, 1)
     return F.kl_div(q, p, reduction="batchmean", log_target=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedrepro import models
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, hp
+from fedrepro.methods.base import FedAvg, Local, Run, hp
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FedMLB(FedAvg):
     divisor: str = hp("M-1", choices=("M-1", "chosen"))  # of the paths' summed losses, also if few are chosen (ML-10)
     direction: str = hp("l2g", choices=("l2g", "g2l"))  # local blocks first, or global ones first (Table 4)
 
-    def check(self, run) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if self.paths == "all":
             return
@@ -36,7 +36,7 @@ class FedMLB(FedAvg):
         if len(set(chosen)) < len(chosen) or not set(chosen) <= {str(m) for m in range(1, last + 1)}:
             raise bad(f"hp.paths ({run.method})", self.paths, f'"all", or different numbers of 1..{last} as "1,2"')
 
-    def loss(self, k: Local, x, y, out):
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         main = super().loss(k, x, y, out)  # Eq. (5)
         every = range(1, len(k.model.blocks))
         paths = every if self.paths == "all" else [int(m) for m in self.paths.split(",")]

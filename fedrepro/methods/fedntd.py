@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.methods.base import FedAvg, Local, hp
-from fedrepro.methods.fedkd import divergence
+from fedrepro.methods.fedkd import distillation
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class FedNTD(FedAvg):
     beta: float = hp(1.0)
     temperature: float = hp(1.0, low=1e-6)
 
-    def loss(self, k: Local, x, y, out):
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         with torch.no_grad():
             target = k.teacher("fedntd", k.start, k.start_buffers)(x)
-        kl = divergence(not_true(target, y), not_true(out, y), self.temperature)
+        kl = distillation(not_true(target, y), not_true(out, y), self.temperature)
         return super().loss(k, x, y, out) + self.beta * self.temperature**2 * kl
 
 

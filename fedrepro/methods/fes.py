@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from fedrepro.methods.base import FedAvg, Local
+from fedrepro.methods.base import FedAvg, Local, Message, State
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class FES(FedAvg):
     def trained(self, k: Local) -> list[str] | None:
         return k.model.classifier if k.limited else super().trained(k)  # w^c; Alg. 1, line 13 (erratum AM-03)
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         if k.limited:
             k.buffers.copy_(k.start_buffers)
         return super().finish(k)

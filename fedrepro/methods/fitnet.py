@@ -2,6 +2,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fedrepro.methods.base import FedAvg, Local, hp
 
@@ -17,9 +18,9 @@ class FitNet(FedAvg):
 
     lam: float = hp(1.0)
 
-    def loss(self, k: Local, x, y, out):
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         hints: list[torch.Tensor] = []
         with torch.no_grad():
             k.teacher("fitnet", k.start, k.start_buffers)(x, taps=hints)
-        apart = sum(F.mse_loss(a, hint) for a, hint in zip(k.taps[:-1], hints[:-1], strict=True))  # m = 1..M-1
-        return super().loss(k, x, y, out) + self.lam * apart
+        distance = sum(F.mse_loss(a, hint) for a, hint in zip(k.taps[:-1], hints[:-1], strict=True))  # m = 1..M-1
+        return super().loss(k, x, y, out) + self.lam * distance

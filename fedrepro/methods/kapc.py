@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import Local, Round, State, hp
+from fedrepro.methods.base import Local, Message, Net, Round, Run, State, Upload, hp
 from fedrepro.methods.localtraining import LocalTraining
-from fedrepro.methods.mixtures import combine, fill, gram, kept_of, stack
+from fedrepro.methods.mixtures import combine, fill, gram, last_upload, stack
 from fedrepro.simulation.tree import Tree
 
-MOST_CLIENTS = 2000  # the cube has clients^2 coefficients a layer
-VISITS = 6  # so many of a client's first visits have a column of their own
+MOST_CLIENTS = 2000  # the cube has clients^2 coefficients per layer
+VISITS = 6  # a client's first visits that have a column each
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class KAPC(LocalTraining):
     updates: int = hp(1)  # E_r
     rows: str = hp("printed", choices=("printed", "mass"))
 
-    def check(self, run) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if self.rate * self.beta >= 1:
-            raise bad(f"hp.rate ({self.title()})", self.rate, f"below 1 / beta = {1 / self.beta:g}: "
-                      "r <- r - rate beta (r - 1/N) overshoots 1/N and flips otherwise")  # fmt: skip
+            allowed = f"below 1 / beta = {1 / self.beta:g}: otherwise r <- r - rate beta (r - 1/N) overshoots 1/N"
+            raise bad(f"hp.rate ({self.title()})", self.rate, allowed)
         if run.clients > MOST_CLIENTS:
             raise bad("clients", run.clients, f"at most {MOST_CLIENTS} for {self.title()} (its cube has clients^2)")
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "kapc/layers": list(model.layers().values()), "kapc/r": None}
 
-    def plan(self, server, r: Round) -> State:
+    def plan(self, server: State, r: Round) -> State:
         """R from the last uploads, Eqs. (10)-(13), then the participants' models s, Eq. (15), layer by layer."""
         server, layers = super().plan(server, r), server["kapc/layers"]
         cube = server["kapc/r"]
@@ -51,7 +51,8 @@ class KAPC(LocalTraining):
         cube, chosen = cube.clone(), torch.tensor(r.participants, dtype=torch.long)
         visits = server.get("kapc/visits", torch.zeros(r.run.clients, dtype=torch.long)).clone()
         visits[chosen] += 1
-        models, coached, slices = self._models(server, r), [Tree() for _ in r.participants], []
+        models = [last_upload(server, cid, r)["w"] for cid in r.participants]
+        coached, slices = [Tree() for _ in models], []
         for matrix, names in zip(cube, layers, strict=True):
             x = stack(models, names)
             new, products = normalise(matrix[chosen][:, chosen]), gram(x)  # Alg. 5, line 6
@@ -65,14 +66,10 @@ class KAPC(LocalTraining):
         r.scratch["kapc/s"] = dict(zip(r.participants, coached, strict=True))
         return {**server, "kapc/r": cube, "kapc/visits": visits}
 
-    def _models(self, server: State, r: Round) -> list[Tree]:
-        """The last model each participant uploaded; the initial one before its first upload."""
-        return [kept_of(r, cid, "w") or server["w"] for cid in r.participants]
-
-    def broadcast(self, server, cid, r: Round):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return {"s": r.scratch["kapc/s"][cid]}
 
-    def receive(self, k: Local, message) -> None:
+    def receive(self, k: Local, message: Message) -> None:
         super().receive(k, message)
         k.scratch["kapc/s"] = message["s"]
 
@@ -82,18 +79,18 @@ class KAPC(LocalTraining):
         if self.lam and s:
             k.grads.pick(s).add_(k.params.pick(s) - s, alpha=2 * self.lam)  # Eq. (17) of f_s = ||s - w||^2 (KA-14)
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         return {**sent, "w": kept["own/w"]}, kept
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         names = [name for layer in server["kapc/layers"] for name in layer]
         for u in uploads:  # in the order of arrival; a layer that was not sent keeps its last value, Eq. (33)
-            old = kept_of(r, u.cid, "w") or server["w"]
-            r.shelf.put(u.cid, {"w": Tree((n, u.sent["w"].get(n, old[n])) for n in names)}, r.t)
+            old = last_upload(server, u.cid, r)["w"]
+            r.per_client.put(u.cid, {"w": Tree((n, u.sent["w"].get(n, old[n])) for n in names)}, r.t)
         return super().aggregate(server, uploads, r)
 
-    def columns(self, server, r: Round) -> dict[str, float]:
+    def columns(self, server: State, r: Round) -> dict[str, float]:
         """Mean self-relationship of the participants in each layer, with client selection also of those who come for
         the v-th time (KA-15); how much clipping acts (KA-14)."""
         layers = len(server["kapc/layers"])
@@ -103,30 +100,32 @@ class KAPC(LocalTraining):
             clipped = float(torch.stack(r.scratch["kapc/clipped"]).mean())
         own, half = each.mean(1), layers // 2
         return {
-            **super().columns(server, r), "clipped": clipped, "self_mean": float(own.mean()),
+            **super().columns(server, r),
+            "clipped": clipped,
+            "self_mean": float(own.mean()),
             "self_spread": float(each.std(1, correction=0).mean()),
             "self_deep_minus_shallow": float(own[layers - half :].mean() - own[:half].mean()) if half else 0.0,
             **{f"self_{i}": float(value) for i, value in enumerate(own)},
             **(self._by_visit(each, r) if r.run.per_round < r.run.clients else {}),
-        }  # fmt: skip
+        }
 
     def _by_visit(self, each: Tensor, r: Round) -> dict[str, float]:
         visit = r.scratch["kapc/visit"] if r.participants else torch.zeros(1)
         return {f"self_visit_{v}": float(each[:, visit == v].mean()) for v in range(1, VISITS + 1)}
 
-    def record(self, server) -> State:
+    def record(self, server: State) -> State:
         return {} if server["kapc/r"] is None else {"relationship": server["kapc/r"]}
 
 
 def step(rows: Tensor, products: Tensor, lam: float, beta: float, rate: float) -> Tensor:
     """Eq. (12): all its inner products <w_j, s_i - w_i> are (R - 1) G, with the Gram matrix G of the layer."""
     n = rows.shape[-1]
-    away = (rows - torch.eye(n, dtype=rows.dtype)) @ products
-    return rows - rate * (2 * lam * away + beta * (rows - 1 / n))
+    inner = (rows - torch.eye(n, dtype=rows.dtype)) @ products
+    return rows - rate * (2 * lam * inner + beta * (rows - 1 / n))
 
 
 def normalise(rows: Tensor) -> Tensor:
-    """Every row clipped at 0 and divided by its sum; a row of nothing becomes uniform."""
+    """Every row clipped at 0 and divided by its sum; a row of zeros becomes uniform."""
     rows = rows.clamp(min=0)
     sums = rows.sum(-1, keepdim=True)
     return torch.where(sums > 0, rows / sums, 1 / rows.shape[-1])

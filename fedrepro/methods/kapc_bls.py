@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedrepro.methods.base import Local, Round, State, hp
+from fedrepro.methods.base import Local, Message, Round, State, Upload, hp
 from fedrepro.methods.kapc import KAPC
 from fedrepro.simulation.tree import Tree
 
@@ -24,19 +24,19 @@ class KAPC_BLS(KAPC):
     mu: float = hp(0.7)
     search: str = hp("exchanged", choices=("exchanged", "printed", "none"))
 
-    def broadcast(self, server, cid, r: Round):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         own = r.scratch["kapc/slice"][:, (i := r.participants.index(cid)), i]
         s = super().broadcast(server, cid, r)["s"]
-        return {"s": s.pick(n for names, r_ii in zip(server["kapc/layers"], own, strict=True) if r_ii < self.mu
-                            for n in names)}  # fmt: skip
+        sent = [names for names, r_ii in zip(server["kapc/layers"], own, strict=True) if r_ii < self.mu]
+        return {"s": s.pick(name for names in sent for name in names)}
 
     def client_init(self, k: Local) -> State:
         columns, outputs = shapes(k)
-        nothing = torch.zeros_like(columns)
-        return {**super().client_init(k), "bls/omega": len(columns), "bls/B": nothing, "bls/tau": nothing,
-                "bls/columns": columns, "bls/outputs": outputs}  # fmt: skip
+        bounds = {"bls/B": torch.zeros_like(columns), "bls/tau": torch.zeros_like(columns)}
+        sizes = {"bls/columns": columns, "bls/outputs": outputs}
+        return {**super().client_init(k), "bls/omega": len(columns), **bounds, **sizes}
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         if self.search == "none":
             return sent, kept
@@ -51,18 +51,18 @@ class KAPC_BLS(KAPC):
         norms = lengths(k.params, layers)  # Eq. (30)
         moved = lengths(Tree((n, k.params[n] - s[n]) for n in s), layers)  # Eq. (31)
         if client["bls/omega"] == most:  # also at the first visit: every layer was coached
-            return {"bls/B": norms.maximum(client["bls/B"]), "bls/tau": moved.maximum(client["bls/tau"]),
-                    "bls/omega": max(most - 1, 1)}  # fmt: skip
+            bounds = {"bls/B": norms.maximum(client["bls/B"]), "bls/tau": moved.maximum(client["bls/tau"])}
+            return {**bounds, "bls/omega": max(most - 1, 1)}
         classes = len(k.worker.data.train_y[k.worker.parts[k.cid]].unique())  # c_i
         holds = [False, *(bool(excess(o, norms, moved, client, classes) <= 0) for o in range(1, most + 1))]
         return {"bls/omega": walk(client["bls/omega"], holds, self.search == "exchanged")}
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         r.scratch["bls/omega"] = [sum(names[0] in u.sent["w"] for names in server["kapc/layers"]) for u in uploads]
         return super().aggregate(server, uploads, r)
 
-    def columns(self, server, r: Round) -> dict[str, float]:
-        """Over the participants, the mean number of layers sent up and share of layers withheld on the way down."""
+    def columns(self, server: State, r: Round) -> dict[str, float]:
+        """Over the participants: the mean number of layers uploaded, and the share of layers not sent down."""
         up, withheld = r.scratch["bls/omega"], math.nan
         if r.participants:
             withheld = float((r.scratch["kapc/slice"].diagonal(dim1=1, dim2=2) >= self.mu).double().mean())
@@ -71,7 +71,8 @@ class KAPC_BLS(KAPC):
 
 def shapes(k: Local) -> tuple[Tensor, Tensor]:
     """Of every layer, n^l (columns of its matrix) and d (numbers it puts out for one image)."""
-    modules = [k.model.get_submodule(name) for name in k.model.layers()]
+    layers = list(k.model.layers())
+    modules = [k.model.get_submodule(name) for name in layers]
     sizes = {}
     hooks = [m.register_forward_hook(lambda m, _, out: sizes.__setitem__(m, out.numel())) for m in modules]
     k.model.eval()
@@ -80,7 +81,7 @@ def shapes(k: Local) -> tuple[Tensor, Tensor]:
     k.model.train()
     for hook in hooks:
         hook.remove()
-    columns = [m.weight[0].numel() for m in modules]
+    columns = [k.model.get_parameter(f"{name}.weight")[0].numel() for name in layers]
     return torch.tensor(columns, dtype=torch.float64), torch.tensor([sizes[m] for m in modules], dtype=torch.float64)
 
 

@@ -1,43 +1,46 @@
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, Round, State
-from fedrepro.methods.fd import initial
-from fedrepro.simulation.tree import Tree
+from fedrepro.methods.base import FedAvg, Local, Message, Round, Run, State, Upload, Weights
 
 
 @dataclass(frozen=True)
 class LocalTraining(FedAvg):
-    """Local training: every client goes on with its own model on its own data; nothing is sent.
+    """Local training: every client continues with its own model on its own data; nothing is sent.
 
-    Clients start from one model that the seed gives to all and keep weights and BatchNorm statistics. Without a
-    global model the run's accuracy is the mean over the round's participants of their own models'; the weights of
-    its result stay the initial ones.
+    Clients start from one model that the seed gives to all and keep weights and BatchNorm statistics. There is no
+    global model: the run's accuracy is the mean over the round's participants' own models, and the weights of its
+    result stay the initial ones.
     """
 
-    def check(self, run) -> None:
+    model_keys: ClassVar = ("own/w", "own/b")  # of the client's state
+
+    def check(self, run: Run) -> None:
         super().check(run)
         if "+" in run.method:
             raise bad("method", run.method, f"{self.title()} alone: its clients do not share one model")
 
-    def broadcast(self, server, cid, r):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return {}
 
-    def receive(self, k: Local, message) -> None:
-        k.load(*((k.client["own/w"], k.client["own/b"]) if k.client else initial(k)))
+    def receive(self, k: Local, message: Message) -> None:
+        k.load(*(self.trained_model({}, k.client) if k.client else k.initial()))
 
-    def finish(self, k: Local):
-        own, kept = super().finish(k)
-        return {}, {**kept, "own/w": own["w"], "own/b": own["b"]}
+    def finish(self, k: Local) -> tuple[Message, State]:
+        trained, kept = super().finish(k)
+        return {}, {**kept, **dict(zip(self.model_keys, (trained["w"], trained["b"]), strict=True))}
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         return server
 
-    def tested(self, server, client, r: Round):
-        return [] if r.run.personal else [self.personal(server, client(cid), cid) for cid in r.participants]
+    def trained_model(self, sent: Message, kept: State) -> Weights:
+        w, b = self.model_keys
+        return kept[w], kept[b]
 
-    def personal(self, server, client, cid):
+    def personal(self, server: State, client: State, cid: int) -> Weights:
         return self.trained_model({}, client) if client else super().personal(server, client, cid)
 
-    def trained_model(self, sent, kept) -> tuple[Tree, Tree]:
-        return kept["own/w"], kept["own/b"]
+    def tested(self, server: State, client: Callable[[int], State], r: Round) -> list[Weights]:
+        return [] if r.run.personal else [self.personal(server, client(cid), cid) for cid in r.participants]

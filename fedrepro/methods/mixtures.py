@@ -3,16 +3,15 @@
 import torch
 from torch import Tensor
 
-from fedrepro.methods.base import Round
+from fedrepro.methods.base import Round, State
 from fedrepro.simulation.tree import Tree
 
-COLUMNS = 1 << 14  # parameters of a layer that are turned into float64 at a time
+COLUMNS = 1 << 14  # parameters of a layer that are converted to float64 at a time
 
 
-def kept_of(r: Round, cid: int, key: str) -> Tree | None:
-    """One part of what the server keeps of a client, if it keeps anything."""
-    state = r.shelf.get(cid) if r.shelf else None
-    return state and state[key]
+def last_upload(server: State, cid: int, r: Round) -> State:
+    """The "w" and "b" that the server has of a client: what it uploaded last, before that the initial model."""
+    return r.per_client.get(cid) or server
 
 
 def stack(models: list[Tree], names: list[str]) -> Tensor:
@@ -21,7 +20,7 @@ def stack(models: list[Tree], names: list[str]) -> Tensor:
 
 
 def gram(x: Tensor) -> Tensor:
-    """<w_j, w_k> for all clients j, k; in float64, because clients that agree differ by little of their length."""
+    """<w_j, w_k> for all clients j, k; in float64, because similar models differ by little of their norm."""
     total = x.new_zeros(len(x), len(x), dtype=torch.float64)
     for part in x.split(COLUMNS, 1):
         part = part.double()

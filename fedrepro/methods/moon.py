@@ -2,8 +2,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from fedrepro.methods.base import FedAvg, Local, State, hp
+from fedrepro.methods.base import FedAvg, Local, Message, State, hp
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Moon(FedAvg):
     def client_init(self, k: Local) -> State:
         return {**super().client_init(k), "moon/prev": {"w": k.start, "b": k.buffers.clone()}}
 
-    def loss(self, k: Local, x, y, out):
+    def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         previous = k.client["moon/prev"]
         z = k.model.features(k.taps)
         with torch.no_grad():
@@ -31,7 +32,7 @@ class Moon(FedAvg):
         contrast = F.softplus(dissimilar - similar).mean()  # -log(e^s / (e^s + e^d)) = softplus(d - s)
         return super().loss(k, x, y, out) + self.mu * contrast
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         return sent, {**kept, "moon/prev": {"w": sent["w"], "b": sent["b"]}}
 

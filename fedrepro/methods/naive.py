@@ -1,6 +1,7 @@
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedrepro.methods.base import FedAvg, Round, State
+from fedrepro.methods.base import FedAvg, Round, State, Upload
 
 
 @dataclass(frozen=True)
@@ -13,8 +14,8 @@ class Naive(FedAvg):
 
     replaces = frozenset({"aggregate"})
 
-    def invite(self, drawn, limited) -> list[int]:
+    def invite(self, drawn: list[int], limited: Callable[[int], bool]) -> list[int]:
         return [cid for cid in super().invite(drawn, limited) if not limited(cid)]
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         return super().aggregate(server, [u for u in uploads if u.round == r.t], r)

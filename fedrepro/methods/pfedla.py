@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, Round, State, Upload, hp
+from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, Run, State, Upload, hp
 from fedrepro.methods.localtraining import LocalTraining
-from fedrepro.methods.mixtures import combine, fill, kept_of, stack
+from fedrepro.methods.mixtures import combine, fill, last_upload, stack
 from fedrepro.simulation.rng import stream
 from fedrepro.simulation.tree import Tree
 
@@ -27,34 +27,34 @@ class PFedLA(LocalTraining):
     embedding: int = hp(100, low=1)
     hidden: int = hp(100, low=1)
 
-    def check(self, run) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if run.clients > MOST_CLIENTS:
             raise bad(
                 "clients", run.clients, f"at most {MOST_CLIENTS} for pfedla (its hypernetworks grow with clients^2)"
             )
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "pfedla/layers": owned(model), "pfedla/hyper": None}
 
-    def plan(self, server, r: Round) -> State:
+    def plan(self, server: State, r: Round) -> State:
         server = super().plan(server, r)
         layers = server["pfedla/layers"]
         if server["pfedla/hyper"] is None:
             server = {**server, "pfedla/hyper": self._hypernetworks(r.run, len(layers))}
-        start = {**server["w"], **server["b"]}
-        models = [{**w, **kept_of(r, cid, "b")} if (w := kept_of(r, cid, "w")) else start for cid in r.participants]
-        weights = [self.weights(Tree((name, t[cid]) for name, t in server["pfedla/hyper"].items()), r.participants)
-                   for cid in r.participants]  # fmt: skip
+        models = [whole(last_upload(server, cid, r)) for cid in r.participants]
+        hyper = [Tree((name, t[cid]) for name, t in server["pfedla/hyper"].items()) for cid in r.participants]
+        weights = [self.weights(tree, r.participants) for tree in hyper]
         mixed = [Tree() for _ in models]
         for layer, names in enumerate(layers if models else []):
             rows = torch.stack([w[layer] for w in weights])
             fill(mixed, combine(rows, stack(models, names)), models, names)
-        r.scratch["pfedla/models"], r.scratch["pfedla/mixed"] = models, dict(zip(r.participants, mixed, strict=True))
+        r.scratch["pfedla/models"] = models
+        r.scratch["pfedla/mixed"] = dict(zip(r.participants, mixed, strict=True))
         return server
 
-    def _hypernetworks(self, run, layers: int) -> Tree:
-        """One of every client, stacked; linear layers start as torch's do, embeddings from a normal distribution."""
+    def _hypernetworks(self, run: Run, layers: int) -> Tree:
+        """One per client, stacked; linear layers start as torch's do, embeddings from a normal distribution."""
         generator, n = stream(run.seed, "hypernetwork"), run.clients
         sizes = {"1": (self.hidden, self.embedding), "2": (self.hidden,) * 2, "3": (layers, n, self.hidden)}
         tree = Tree(v=torch.randn(n, self.embedding, generator=generator))
@@ -71,20 +71,20 @@ class PFedLA(LocalTraining):
         logits = hyper["a3"] @ x + hyper["c3"]
         return logits[:, participants].softmax(1)
 
-    def broadcast(self, server, cid, r: Round):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         mixed = r.scratch["pfedla/mixed"][cid]
         return {"w": mixed.pick(server["w"]), "b": mixed.pick(server["b"])}
 
-    def receive(self, k: Local, message) -> None:
+    def receive(self, k: Local, message: Message) -> None:
         k.load(message["w"], message["b"])
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         return FedAvg.finish(self, k)[0], super().finish(k)[1]
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         hyper = self._learn(server, [u for u in uploads if u.round == r.t], r)
         for u in uploads:
-            r.shelf.put(u.cid, {"w": u.sent["w"], "b": u.sent["b"]}, r.t)
+            r.per_client.put(u.cid, {"w": u.sent["w"], "b": u.sent["b"]}, r.t)
         return {**super().aggregate(server, uploads, r), "pfedla/hyper": hyper}
 
     def _learn(self, server: State, uploads: list[Upload], r: Round) -> Tree:
@@ -93,15 +93,23 @@ class PFedLA(LocalTraining):
             return server["pfedla/hyper"]
         hyper, models = server["pfedla/hyper"].clone(), r.scratch["pfedla/models"]
         mixed = [r.scratch["pfedla/mixed"][u.cid] for u in uploads]
-        trained = [{**u.sent["w"], **u.sent["b"]} for u in uploads]
-        slopes = torch.stack([(stack(mixed, names) - stack(trained, names)) @ stack(models, names).T
-                              for names in server["pfedla/layers"]], 1)  # fmt: skip
-        for u, slope in zip(uploads, slopes.cpu(), strict=True):
+        trained = [whole(u.sent) for u in uploads]
+
+        def slope(names: list[str]) -> Tensor:
+            return (stack(mixed, names) - stack(trained, names)) @ stack(models, names).T
+
+        slopes = torch.stack([slope(names) for names in server["pfedla/layers"]], 1)
+        for u, slope_u in zip(uploads, slopes.cpu(), strict=True):
             leaves = Tree((name, t[u.cid].clone().requires_grad_()) for name, t in hyper.items())
-            changes = torch.autograd.grad(self.weights(leaves, r.participants), leaves.tensors, slope)
+            changes = torch.autograd.grad(self.weights(leaves, r.participants), leaves.tensors, slope_u)
             for name, change in zip(leaves, changes, strict=True):
                 hyper[name][u.cid] -= self.rate * change
         return hyper
+
+
+def whole(state: State) -> Tree:
+    """Parameters and BatchNorm statistics as one tree."""
+    return Tree({**state["w"], **state["b"]})
 
 
 def owned(model: nn.Module) -> list[list[str]]:

@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedrepro.methods.base import FedAvg, Local, Round, State, hp
+from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, State, Upload, hp
 from fedrepro.simulation.tree import Tree, mean
 
 
@@ -16,14 +16,14 @@ class Scaffold(FedAvg):
     eta_g: float = hp(1.0)
     replaces = frozenset({"aggregate"})
 
-    def server_init(self, model) -> State:
+    def server_init(self, model: Net) -> State:
         c = Tree((name, torch.zeros_like(p)) for name, p in model.named_parameters())
         return {**super().server_init(model), "scaffold/c": c}
 
-    def broadcast(self, server, cid, r):
+    def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return {**super().broadcast(server, cid, r), "scaffold/c": server["scaffold/c"]}
 
-    def receive(self, k: Local, message) -> None:
+    def receive(self, k: Local, message: Message) -> None:
         super().receive(k, message)
         k.scratch["scaffold/c"] = message["scaffold/c"]
 
@@ -36,13 +36,13 @@ class Scaffold(FedAvg):
             k.scratch["scaffold/drift"] = k.scratch["scaffold/c"] - k.client["scaffold/c"]
         k.grads.add_(k.scratch["scaffold/drift"])  # g - c_i + c
 
-    def finish(self, k: Local):
+    def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
         moved = (k.start - k.params) / (k.steps * k.lr)
         change = moved - k.scratch["scaffold/c"]  # c_i+ - c_i, with c_i+ = c_i - c + (x - y) / (K eta_l)
         return {**sent, "scaffold/change": change}, {**kept, "scaffold/c": kept["scaffold/c"] + change}
 
-    def aggregate(self, server, uploads, r: Round) -> State:
+    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         if not uploads:
             return new

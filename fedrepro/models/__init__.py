@@ -1,6 +1,7 @@
 """Models by name, with options: `build("resnet18:norm=group", classes=10, channels=3, size=32)`."""
 
 from importlib import import_module
+from typing import Any
 
 from torch import nn
 
@@ -10,7 +11,7 @@ from fedrepro.errors import bad
 from .net import Net
 
 # name -> (its file, its options); a tuple lists the choices, the default first
-MODELS = {
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "lenet": ("cnn", {}),
     "cnn_mnist": ("cnn", {}),
     "cnn_femnist": ("cnn", {}),
@@ -30,6 +31,7 @@ EVERY = {"proj": 0, "init": ("own", "torch")}  # options of all models
 
 
 def names() -> list[str]:
+    """All models."""
     return sorted(MODELS)
 
 
@@ -39,7 +41,7 @@ def check(name: str) -> None:
 
 
 def build(name: str, *, classes: int, channels: int, size: int) -> Net:
-    """Initialised from torch's global generator, with `init=torch` every layer by PyTorch's default; `proj=256` puts
+    """Initialised from torch's global generator; with `init=torch`, every layer by PyTorch's default. `proj=256` puts
     MOON's projection head before the last layer."""
     model, options = _parse(name)
     projection, init = (options.pop(key) for key in EVERY)
@@ -55,25 +57,22 @@ def build(name: str, *, classes: int, channels: int, size: int) -> Net:
         blocks[key] = nn.Sequential(nn.Linear(projection, classes))
     if init == "torch":
         for module in nn.ModuleList(blocks.values()).modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
     return Net(blocks)
 
 
-def _parse(text: str) -> tuple[str, dict]:
+def _parse(text: str) -> tuple[str, dict[str, Any]]:
     model = choose("model", text.partition(":")[0], MODELS)
-    allowed = MODELS[model][1] | EVERY
-    defaults = {key: value[0] if isinstance(value, tuple) else value for key, value in allowed.items()}
+    choices = MODELS[model][1] | EVERY
+    defaults = {key: value[0] if isinstance(value, tuple) else value for key, value in choices.items()}
     _, options = parse_options("model", text, defaults)
     for key, value in options.items():
-        if isinstance(allowed[key], tuple):
-            choose(f"model option {key}", value, allowed[key])
+        if isinstance(choices[key], tuple):
+            choose(f"model option {key}", value, choices[key])
     if not 0 <= options["proj"] <= 10_000 or (options["proj"] and model == "squeezenet"):
-        raise bad(
-            "model option proj",
-            options["proj"],
-            "0 (none), or a width to 10000; only 0 for squeezenet, it ends in a conv",
-        )
+        allowed = "0 (none), or a width up to 10000; only 0 for squeezenet, which ends in a convolution"
+        raise bad("model option proj", options["proj"], allowed)
     if not 0 <= options.get("dropout", 0) < 1:
         raise bad("model option dropout", options["dropout"], "a number in [0, 1)")
     groups = options.get("groups", 1)

@@ -19,7 +19,7 @@ GROUPED = partial(nn.GroupNorm, 2)
 def mobilenet_v2(*, classes: int, channels: int, size: int, norm: str, dropout: float) -> dict[str, nn.Module]:
     """Sandler et al. 2018; torchvision's own has dropout=0.2."""
     net = torchvision.models.mobilenet_v2(num_classes=classes, norm_layer=GROUPED if norm == "group" else None)
-    take_channels(net.features[0][0], channels)
+    take_channels(net.get_submodule("features.0.0"), channels)
     return _cut(net.features, 2, 4, 7, 14) | {"fc": _pooled(net.classifier[1], dropout)}
 
 
@@ -69,7 +69,7 @@ def squeezenet(*, classes: int, channels: int, size: int, norm: str) -> dict[str
     if size < 17:
         raise bad("model", f"squeezenet at {size}x{size}", "images of at least 17x17")
     net = torchvision.models.squeezenet1_1(num_classes=classes)
-    take_channels(net.features[0], channels)
+    take_channels(net.get_submodule("features.0"), channels)
     _, head, relu, pool = net.classifier
     if norm == "group":
         _normalise(net.features)
@@ -95,5 +95,5 @@ def _pointwise(inputs: int, outputs: int, groups: int) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 1, groups=groups, bias=False)
 
 
-def _pooled(head: nn.Linear, dropout: float = 0.0) -> nn.Module:
+def _pooled(head: nn.Module, dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *[nn.Dropout(dropout)] * bool(dropout), head)

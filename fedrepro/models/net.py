@@ -16,10 +16,10 @@ class Net(nn.Module):
         self.blocks = nn.ModuleDict(blocks)
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.num_batches_tracked = None  # an integer nobody reads: the state is float tensors only
+                module.num_batches_tracked = None  # an unused integer: the state is float tensors only
                 module.register_load_state_dict_pre_hook(_drop_counter)
         self._chain = tuple(self.blocks.values())
-        last = tuple(self._chain[-1])
+        last = tuple(self._chain[-1].children())
         before = last[: next(i for i, m in enumerate(last) if isinstance(m, nn.Conv2d | nn.Linear))]
         self._pool = tuple(m for m in before if not isinstance(m, nn.Dropout))
 
@@ -63,7 +63,8 @@ def _drop_counter(module, state: dict, prefix: str, *_) -> None:
     state.pop(f"{prefix}num_batches_tracked", None)
 
 
-def take_channels(conv: nn.Conv2d, channels: int) -> None:
-    """Makes a first convolution built for RGB take `channels` <= 3, keeping that many of its input filters."""
+def take_channels(conv: nn.Module, channels: int) -> None:
+    """Make a first convolution built for RGB take `channels` <= 3, keeping that many of its input filters."""
+    assert isinstance(conv, nn.Conv2d)
     conv.weight = nn.Parameter(conv.weight.detach()[:, :channels].clone(memory_format=torch.contiguous_format))
     conv.in_channels = channels

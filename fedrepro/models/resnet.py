@@ -34,7 +34,9 @@ def resnet18(*, classes: int, channels: int, size: int, norm: str, groups: int, 
 def resnet20(*, classes: int, channels: int, size: int) -> dict[str, nn.Module]:
     """Bottlenecks [2, 2, 2] of widths 16, 32, 64 (x4): what DFL's Table IV implies (errata DF-12)."""
     width = 16
-    blocks = {"conv1": nn.Sequential(_conv(channels, width, 3), nn.BatchNorm2d(width), nn.ReLU(inplace=True))}
+    blocks: dict[str, nn.Module] = {
+        "conv1": nn.Sequential(_conv(channels, width, 3), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+    }
     for stage, planes in enumerate((16, 32, 64), 2):
         stride = 1 if stage == 2 else 2
         shortcut = nn.Sequential(_conv(width, 4 * planes, 1, stride), nn.BatchNorm2d(4 * planes))

@@ -1,4 +1,4 @@
-"""A six-block network that trains fast on a CPU: downsampled in the stem, one convolution a stage.
+"""A six-block network that trains fast on a CPU: downsampled in the stem, one convolution per stage.
 
 Its blocks are named as ResNet-18's, so that block-wise methods run on it unchanged at the reduced scale.
 After 12 CPU seconds on CIFAR-10 (one seed, lr 0.05) it reached 50.5%; with a 3x3 stem of stride 2 41.5%, at twice

@@ -19,7 +19,7 @@ def vgg16(*, classes: int, channels: int, size: int, norm: str, dropout: float) 
     blocks["fc3"] = nn.Sequential(nn.Linear(4096, classes))
     if dropout:
         for name in ("fc2", "fc3"):
-            blocks[name].insert(0, nn.Dropout(dropout))
+            blocks[name] = nn.Sequential(nn.Dropout(dropout), *blocks[name].children())
     return blocks
 
 
@@ -39,7 +39,7 @@ def _convs(stages, channels: int, size: int, norm: bool = False) -> tuple[dict[s
         for width in widths:
             conv = nn.Conv2d(channels, width, 3, padding=1)
             nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
-            nn.init.zeros_(conv.bias)
+            nn.init.zeros_(conv.get_parameter("bias"))
             block.append(conv)
             if norm:
                 block.append(nn.BatchNorm2d(width))

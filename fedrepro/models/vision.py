@@ -1,7 +1,7 @@
 """torchvision, importable: `from fedrepro.models.vision import torchvision`.
 
-The CUDA build of torchvision beside a CPU torch cannot load its compiled detection operators, and then fails to
-import for want of two operator names. We use none of them, so declaring the names is enough.
+With a CPU torch, the CUDA build of torchvision cannot load its compiled detection operators and fails to import
+because two operator names are missing. We use neither, so declaring the names is enough.
 """
 
 import sys

@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,92 +14,71 @@ from fedrepro import data, methods, models
 from fedrepro.data.partition import Partition, partition, personal_test
 from fedrepro.errors import bad
 from fedrepro.methods import FedAvg, Message, State
+from fedrepro.models import Net
+from fedrepro.simulation.local import Local, values_of
 from fedrepro.simulation.rng import derive, stream
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.tree import Tree
 
 TEST_BATCH = 500
-BY_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # their output changes with the batch
+BY_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # their output depends on the batch
 
 
-class Local:
-    """What a method sees of one visit: k.model, k.params, k.start, k.grads, k.client, k.n, k.t, ..."""
+class Visit(NamedTuple):
+    """What one visit gives back to the server's process."""
 
-    def __init__(self, worker: "Worker", t: int, cid: int, visit: int, limited: bool, n: int):
-        self.worker, self.run, self.model = worker, worker.run, worker.model
-        self.params, self.buffers = worker.params, worker.buffers
-        self.t, self.cid, self.visit, self.limited, self.n = t, cid, visit, limited, n
-        self.lr = self.run.lr * self.run.lr_decay ** (t - 1)
-        # BatchNorm cannot learn from one image: a last batch of one joins the batch before it.
-        self.joined = bool(worker.buffers) and n > self.run.batch and n % self.run.batch == 1
-        self.epoch_steps = -(-n // self.run.batch) - self.joined
-        self.full_steps = self.run.steps or self.run.epochs * self.epoch_steps
-        self.steps = self.full_steps
-        self.start: Tree  # the parameters training starts from, and the BatchNorm statistics
-        self.start_buffers: Tree
-        self.client: State
-        self.grads: Tree
-        self.taps: list[Tensor] = []  # every block's output on the current batch
-        self.scratch: dict = {}  # a method's notes for this visit
-        self._teachers: dict[str, nn.Module] = {}
-
-    def load(self, w: Tree, b: Tree) -> None:
-        """Start from these weights."""
-        self.params.copy_(w)
-        self.buffers.copy_(b)
-        self.start, self.start_buffers = w, b
-
-    def teacher(self, name: str, w: Tree, b: Tree) -> nn.Module:
-        """A frozen model with these weights, loaded once a visit; it uses batch statistics as the model does
-        but never changes its own BatchNorm buffers (erratum FB-24)."""
-        if name not in self._teachers:
-            self._teachers[name] = self.worker.frozen(len(self._teachers), w, b)
-        return self._teachers[name]
-
-    def rng(self, purpose: str) -> torch.Generator:
-        return stream(self.run.seed, purpose, self.t, self.cid)
+    sent: Message  # travels up
+    kept: State  # stays with the client
+    loss: float  # mean training loss
+    n: int  # training samples
 
 
-def freeze(model: nn.Module) -> nn.Module:
+def freeze(model: Net) -> Net:
+    """The model without gradients; its BatchNorm statistics no longer change."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = 0.0
     return model.requires_grad_(False)
 
 
-def values_of(model: nn.Module) -> tuple[Tree, Tree]:
-    """The live parameters, outside of autograd, and the live buffers."""
-    return Tree((name, p.detach()) for name, p in model.named_parameters()), Tree(model.named_buffers())
-
-
 class Worker:
+    """The data, the split and one model in memory, in which any client of the run can be trained and tested."""
+
     def __init__(self, run: Run, device: str = "cpu"):
         self.run, self.device = run, torch.device(device)
         self.data = data.load(run.data)
         if run.holdout:
             self.data = self.data.held_out(run.holdout, run.seed)
         self.parts: Partition = partition(
-            run.split, self.data.train_y, run.clients,
-            seed=run.seed, samples=run.samples, share=run.share or 1.0, writers=self.data.writers,
-        )  # fmt: skip
+            run.split,
+            self.data.train_y,
+            run.clients,
+            seed=run.seed,
+            samples=run.samples,
+            share=run.share or 1.0,
+            writers=self.data.writers,
+        )
         if not int(self.parts.sizes.min()):
             raise bad("split", run.split, "a split that leaves no client empty; use fewer clients")
         self.method = methods.build(run.method, **run.hp)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(run.seed, "model"))
-            self.model = models.build(
-                run.model, classes=self.data.classes, channels=self.data.channels, size=self.data.size
-            )
+        self.model = self.new_model()
         self._try_model()
-        self.model.to(self.device, memory_format=torch.channels_last)
+        self.model.to(self.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.leaves = dict(self.model.named_parameters())
         self.params, self.buffers = values_of(self.model)
-        self._frozen: list[tuple[nn.Module, Tree, Tree]] = []
+        self._frozen: list[tuple[Net, Tree, Tree]] = []
         if run.personal:
-            self.test_parts  # noqa: B018 - a split that cannot be made is said before anything is written
+            self.test_parts  # noqa: B018 - an impossible split is refused before anything is written
+
+    def new_model(self) -> Net:
+        """The model that the run's seed gives to the server and to all clients."""
+        shape = {"classes": self.data.classes, "channels": self.data.channels, "size": self.data.size}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.run.seed, "model"))
+            return models.build(self.run.model, **shape)
 
     def __reduce__(self):
-        """Made anew where it is unpickled: its trees look into its model's own memory."""
+        """Built again where it is unpickled: its trees are views of its model's memory."""
         return Worker, (self.run, str(self.device))
 
     def _try_model(self) -> None:
@@ -113,11 +94,13 @@ class Worker:
 
     @cached_property
     def test_parts(self) -> Partition:
+        """Each client's own test samples."""
         return personal_test(
             self.parts, self.data.train_y, self.data.test_y, seed=self.run.seed, share=self.run.share or 1.0
         )
 
-    def frozen(self, slot: int, w: Tree, b: Tree) -> nn.Module:
+    def frozen(self, slot: int, w: Tree, b: Tree) -> Net:
+        """Frozen copy number `slot` of the model, with these weights."""
         while len(self._frozen) <= slot:
             spare = freeze(copy.deepcopy(self.model)).train()
             self._frozen.append((spare, *values_of(spare)))
@@ -126,7 +109,7 @@ class Worker:
         buffers.copy_(b)
         return model
 
-    def batches(self, k: Local, indices: Tensor, ahead: int = 0):
+    def batches(self, k: Local, indices: Tensor, ahead: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """k.steps batches (x, y): epochs of one permutation each, from the client's own samples.
 
         The first `ahead` blocks are run once on all samples: x is then what enters the next block.
@@ -135,7 +118,7 @@ class Worker:
         x = self.data.train_x.index_select(0, indices)
         y = self.data.train_y[indices].to(self.device)
         plain = run.augment == "none"
-        if plain:  # normalised once a visit, N,H,W,C so that picking rows keeps channels_last
+        if plain:  # normalised once per visit; N,H,W,C, so that picking rows keeps channels_last
             x = self.data.batch(x).to(self.device)
             x = self._features(x, ahead) if ahead else x.permute(0, 2, 3, 1)
         else:
@@ -157,8 +140,8 @@ class Worker:
                     yield self.data.batch(images).to(self.device), y[rows.to(self.device)]
             epoch += 1
 
-    def client(self, t: int, cid: int, message: Message, state: State | None, visit: int, limited: bool):
-        """One visit -> (message up, state kept, mean training loss, samples)."""
+    def client(self, t: int, cid: int, message: Message, state: State | None, visit: int, limited: bool) -> Visit:
+        """One visit: receive, train, finish."""
         method = self.method
         k = Local(self, t, cid, visit, limited, len(self.parts[cid]))
         with torch.random.fork_rng(devices=[]):
@@ -170,7 +153,7 @@ class Worker:
             k.steps = method.steps(k)
             loss = self.fit(k, method.trained(k))
             sent, kept = method.finish(k)
-        return sent, kept, loss, k.n
+        return Visit(sent, kept, loss, k.n)
 
     def fit(self, k: Local, names: list[str] | None) -> float:
         """k.steps of SGD on these parameters -> mean training loss."""
@@ -178,8 +161,8 @@ class Worker:
             return self._train(k, self.parts[k.cid], trained)
 
     @contextlib.contextmanager
-    def _only(self, names: list[str] | None):
-        """Gradients for these parameters only, so that autograd stops where the last of them is reached."""
+    def _only(self, names: list[str] | None) -> Iterator[list[str]]:
+        """Gradients for these parameters only, so that autograd stops once it has reached the last of them."""
         trained = set(self.params if names is None else names)
         for name, leaf in self.leaves.items():
             leaf.requires_grad_(name in trained)
@@ -190,8 +173,10 @@ class Worker:
 
     def _train(self, k: Local, indices: Tensor, names: list[str]) -> float:
         run, method, model = self.run, self.method, self.model.train()
-        leaves, params = [self.leaves[name] for name in names], [k.params[name] for name in names]
-        velocity, total = None, torch.zeros((), device=self.device)
+        leaves = [self.leaves[name] for name in names]
+        params = [k.params[name] for name in names]
+        velocity = None
+        total = torch.zeros((), device=self.device)
         ahead = self._ahead(k, names)
         for x, y in self.batches(k, indices, ahead):
             k.taps = []
@@ -217,9 +202,9 @@ class Worker:
         return float(total) / max(k.steps, 1)
 
     def _ahead(self, k: Local, names: list[str]) -> int:
-        """How many first blocks need to run once a visit only: nothing in them is trained, random or of the batch.
-
-        A method with a loss of its own, which may look at the images or into these blocks, runs them every time.
+        """How many of the first blocks need to run only once per visit: those in which nothing is trained, random or
+        dependent on the batch. A method with its own loss, which may use the images or these blocks, runs them at
+        every step.
         """
         plain = self.run.augment == "none" and type(self.method).loss is FedAvg.loss
         if not plain or len(names) == len(self.leaves) or k.steps < k.epoch_steps:
@@ -246,7 +231,7 @@ class Worker:
         return sum(right), sum(losses), len(rows)
 
     @torch.no_grad()
-    def _test(self, w: Tree, b: Tree, batches) -> list[tuple[int, float]]:
+    def _test(self, w: Tree, b: Tree, batches: Iterable[Tensor]) -> list[tuple[int, float]]:
         self.params.copy_(w)
         self.buffers.copy_(b)
         model, scores = self.model.eval(), []

@@ -1,4 +1,4 @@
-"""A Ray cluster behind the same map() as serial and processes: one actor a CPU (or GPU), each with its own context."""
+"""A Ray cluster behind the same map() as the other executors: one actor per CPU or GPU, each with its own context."""
 
 import os
 import platform
@@ -13,18 +13,18 @@ from fedrepro import __version__
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.simulation.executor import RETRIES, Executor
 
-PATIENCE = 30  # seconds without a free CPU or GPU after which we say so
+PATIENCE = 30  # seconds without a free CPU or GPU after which a line says so
 
 
 def connect():
     """Ray, connected to RAY_ADDRESS, else to the cluster of this machine, else to one started for this process."""
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports] - an extra
     except ImportError:
-        raise BadInput("engine: ray is not installed; install the extra: pip install 'fedrepro[ray]', "
-                       "or .venv/bin/pip install -e '.[ray]' in a clone") from None  # fmt: skip
+        extra = "pip install 'fedrepro[ray]', or .venv/bin/pip install -e '.[ray]' in a clone"
+        raise BadInput(f"engine: ray is not installed; install the extra: {extra}") from None
     if not ray.is_initialized():
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that we start
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # if we start the cluster
         try:
             ray.init(logging_level="ERROR", include_dashboard=False if "RAY_ADDRESS" not in os.environ else None)
         except (ConnectionError, ValueError, AssertionError) as error:
@@ -34,7 +34,7 @@ def connect():
 
 
 def count(workers: int | None, resource: str = "CPU") -> int:
-    """How many actors: as asked, else one for each CPU (or GPU) the cluster has now."""
+    """How many actors: as given, else one per CPU (or GPU) that the cluster has now."""
     here = int(connect().cluster_resources().get(resource, 0))
     if workers is None and not here:
         raise bad("engine", "ray", f"a cluster with a {resource}; this one has none")
@@ -66,7 +66,7 @@ class Host:
 
 
 class Cluster(Executor):
-    """`workers` actors on a Ray cluster; one that dies, alone or with its node, is replaced, its task done again."""
+    """`workers` actors on a Ray cluster; one that dies, alone or with its node, is replaced and its task repeated."""
 
     def __init__(self, context: Any, workers: int, gpus: int = 0):
         self.context, self.workers, self.lost, self.ray = context, workers, 0, connect()
@@ -109,7 +109,7 @@ class Cluster(Executor):
             yield i, result
 
     def _next(self):
-        """The first answer that is there."""
+        """The next answer to arrive."""
         waiting = [*self._busy, *self._asked]
         ready, _ = self.ray.wait(waiting, num_returns=1, timeout=None if self._busy else PATIENCE)
         if not ready:
@@ -132,9 +132,9 @@ class Cluster(Executor):
         self._idle.append(actor)
 
     def _replace(self, actor, error: Exception) -> None:
-        """A node may have taken idle actors with it: each is asked again before it gets a task."""
+        """Idle actors may be lost with the same node: each is asked again before it gets a task."""
         self.lost += 1
-        print(f"fedrepro: a Ray worker died ({type(error).__name__}); its task is done again", file=sys.stderr)
+        print(f"fedrepro: a Ray worker died ({type(error).__name__}); its task is repeated", file=sys.stderr)
         self.ray.kill(actor)
         self._start()
         for other in self._idle:

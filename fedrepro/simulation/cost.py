@@ -38,31 +38,38 @@ class _Key:
 
 @cache
 def _round_costs(key: _Key) -> dict[str, int]:
-    """What the first step takes with all that surrounds it, and so much for each further one."""
+    """The cost of a round with one step, and of each further step, extrapolated to all steps."""
     run = key.run
     worker = Worker(run)
-    steps = run.steps or run.epochs * -(-len(worker.parts[0]) // run.batch)
+    steps = run.local_steps(-(-len(worker.parts[0]) // run.batch))
     first, second = (_round(worker, replace(run, epochs=None, steps=n)) for n in (1, 2))
     return {name: first[name] + (steps - 1) * (second[name] - first[name]) for name in first}
 
 
 def _round(worker: Worker, run: Run) -> dict[str, int]:
-    """The second round of a federation in which one client is really visited and the others upload what it does."""
-    worker.run, method, shelf, state = run, worker.method, Clients(None), None
+    """The second round of a federation in which one client really trains and the others upload the same."""
+    worker.run, method = run, worker.method
+    per_client, state = Clients(), None
     participants = list(range(run.per_round))
     server = {"w": worker.params.clone(), "b": worker.buffers.clone()} | method.server_init(worker.model)
     for t in (1, 2):
-        r = Round(t, run, participants, shelf)
+        r = Round(t, run, participants, per_client)
         with _Counter() as before:
             server = method.plan(server, r)
             messages = [method.broadcast(server, cid, r) for cid in participants]
         with _Counter() as visit:
-            sent, state, _, n = worker.client(t, 0, messages[0], state, t - 1, False)
+            done = worker.client(t, 0, messages[0], state, t - 1, False)
+            state = done.kept
         with _Counter() as after:
-            server = method.aggregate(server, [Upload(cid, n, sent, t) for cid in participants], r)
-    shelf.close()
-    return {"visit_flops": visit.products, "client_flops": visit.total, "server_flops": before.total + after.total,
-            "bytes_up": count(sent)[0], "bytes_down": count(messages[0])[0]}  # fmt: skip
+            server = method.aggregate(server, [Upload(cid, done.n, done.sent, t) for cid in participants], r)
+    per_client.close()
+    return {
+        "visit_flops": visit.products,
+        "client_flops": visit.total,
+        "server_flops": before.total + after.total,
+        "bytes_up": count(done.sent)[0],
+        "bytes_down": count(messages[0])[0],
+    }
 
 
 class _Counter(TorchDispatchMode):

@@ -11,6 +11,9 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -23,25 +26,27 @@ RETRIES = 3
 
 
 class Executor:
+    """Does tasks: calls of one method of `context`, with a tuple of arguments each."""
+
     context: Any
     workers = 1
 
     def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
-        """(i, context.name(*tasks[i])) for every i, as they are done."""
+        """(i, context.name(*tasks[i])) for every i, each as soon as it is done."""
         raise NotImplementedError
 
-    def map(self, name: str, tasks: Sequence[tuple]) -> list:
-        """[context.name(*task) for task in tasks], in that order whoever is first."""
-        results = [None] * len(tasks)
-        for i, result in self.stream(name, tasks):
-            results[i] = result
-        return results
+    def map(self, name: str, tasks: Sequence[tuple]) -> list[Any]:
+        """[context.name(*task) for task in tasks], in that order, whichever is done first."""
+        results = dict(self.stream(name, tasks))
+        return [results[i] for i in range(len(tasks))]
 
     def close(self) -> None:
-        pass
+        """End the workers."""
 
 
 class Serial(Executor):
+    """One task after the other, in this process."""
+
     def __init__(self, context: Any):
         self.context = context
 
@@ -51,21 +56,22 @@ class Serial(Executor):
 
 
 class Arena:
-    """A shared, growing piece of memory that carries the tensors of one message at a time."""
+    """Shared memory that grows as needed and carries the tensors of one message at a time."""
 
     def __init__(self):
         self.fd = os.memfd_create("fedrepro")
         self.map: mmap.mmap | None = None
 
     def _reserve(self, size: int) -> None:
-        """The old mapping, if tensors still look into it, lives on until they are gone."""
+        """At least `size` bytes; the old mapping lives as long as tensors use it."""
         if self.map is None or len(self.map) < size:
             current = os.fstat(self.fd).st_size
             if current < size:
                 os.ftruncate(self.fd, max(size, 2 * current))
             self.map = mmap.mmap(self.fd, 0)
 
-    def dump(self, value) -> tuple[bytes, int]:
+    def dump(self, value: Any) -> tuple[bytes, int]:
+        """Pickle `value` -> (text, bytes of its tensors, which are in shared memory)."""
         tensors, size = [], 0
 
         class Pickler(pickle.Pickler):
@@ -78,10 +84,10 @@ class Arena:
                     item = item.cpu()
                 if not (item.is_contiguous() or item.is_contiguous(memory_format=torch.channels_last)):
                     item = item.contiguous()
-                place = (size, tuple(item.shape), item.stride(), item.dtype)
+                address = (size, tuple(item.shape), item.stride(), item.dtype)
                 tensors.append((size, item))
                 size += -(-item.nbytes // ALIGN) * ALIGN
-                return place
+                return address
 
         text = io.BytesIO()
         Pickler(text, protocol=5).dump(value)
@@ -92,13 +98,14 @@ class Arena:
                 flat.copy_(item.as_strided((item.numel(),), (1,)))
         return text.getvalue(), size
 
-    def load(self, text: bytes, size: int, copy: bool):
+    def load(self, text: bytes, size: int, copy: bool) -> Any:
+        """What `dump` was given; without `copy`, its tensors change with the next message."""
         self._reserve(max(size, ALIGN))
         arena = self.map
 
         class Unpickler(pickle.Unpickler):
-            def persistent_load(self, place):
-                offset, shape, stride, dtype = place
+            def persistent_load(self, address):
+                offset, shape, stride, dtype = address
                 count = 1
                 for extent in shape:
                     count *= extent
@@ -110,7 +117,8 @@ class Arena:
         return Unpickler(io.BytesIO(text)).load()
 
 
-def _serve(context, pipe, inbox: Arena, outbox: Arena, inherited) -> None:
+def _serve(context: Any, pipe: Connection, inbox: Arena, outbox: Arena, inherited: list[Connection]) -> None:
+    """The worker process: does tasks until its pipe is closed."""
     for other in inherited:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -134,81 +142,94 @@ def _serve(context, pipe, inbox: Arena, outbox: Arena, inherited) -> None:
             return  # the parent is gone
 
 
+@dataclass(eq=False)
+class _Child:
+    """A worker process, the way to it and the number of the task it is busy with."""
+
+    process: BaseProcess
+    pipe: Connection
+    inbox: Arena
+    outbox: Arena
+    task: int | None = None
+
+
 class Processes(Executor):
-    """`workers` forked processes that inherit `context`; a worker that dies is replaced, its task done again."""
+    """`workers` forked processes that inherit `context`; one that dies is replaced and its task repeated."""
 
     def __init__(self, context: Any, workers: int):
         self.context, self.workers, self.lost = context, workers, 0
-        self._slots: list[dict] = [{} for _ in range(workers)]
-        for slot in self._slots:
-            self._start(slot)
+        self._children: list[_Child] = []
+        for _ in range(workers):
+            self._children.append(self._start())
 
-    def _start(self, slot: dict) -> None:
+    def _start(self) -> _Child:
         fork = multiprocessing.get_context("fork")
         ours, theirs = fork.Pipe()
-        inherited = [s["pipe"] for s in self._slots if "pipe" in s] + [ours]
-        slot.update(pipe=ours, inbox=Arena(), outbox=Arena(), task=None)
-        process = fork.Process(
-            target=_serve, args=(self.context, theirs, slot["inbox"], slot["outbox"], inherited), daemon=True
-        )
+        inbox, outbox = Arena(), Arena()
+        inherited = [*(child.pipe for child in self._children), ours]
+        process = fork.Process(target=_serve, args=(self.context, theirs, inbox, outbox, inherited), daemon=True)
         sys.stdout.flush()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # until the child is set up
         process.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        slot["process"] = process
         theirs.close()
+        return _Child(process, ours, inbox, outbox)
 
     def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
         todo = list(range(len(tasks)))[::-1]
         tries, open_tasks = [0] * len(tasks), len(tasks)
         while open_tasks:
-            for slot in self._slots:
-                if slot["task"] is None and todo:
-                    self._send(slot, name, tasks, todo.pop(), tries)
-            busy = {slot["pipe"]: slot for slot in self._slots if slot["task"] is not None}
-            for pipe in multiprocessing.connection.wait(list(busy)):
-                slot = busy[pipe]
-                i = slot["task"]
+            for child in self._children:
+                if child.task is None and todo:
+                    self._send(child, name, tasks, todo.pop(), tries)
+            busy = [(child, child.task) for child in self._children if child.task is not None]
+            ready = multiprocessing.connection.wait([child.pipe for child, _ in busy])
+            for child, i in busy:
+                if child.pipe not in ready:
+                    continue
                 try:
-                    fine, *parcel = pipe.recv()
+                    fine, *parcel = child.pipe.recv()
                 except (EOFError, OSError):
                     todo.append(i)
-                    self._replace(slot)
+                    self._replace(child)
                     continue
-                slot["task"] = None
+                child.task = None
                 if not fine:
                     self.close()
                     raise parcel[0]
                 open_tasks -= 1
-                yield i, slot["outbox"].load(*parcel, copy=True)
+                yield i, child.outbox.load(*parcel, copy=True)
 
-    def _send(self, slot: dict, name: str, tasks: Sequence[tuple], i: int, tries: list[int]) -> None:
+    def _send(self, child: _Child, name: str, tasks: Sequence[tuple], i: int, tries: list[int]) -> None:
         tries[i] += 1
         if tries[i] > RETRIES:
             self.close()
             raise Failure(f"a worker process died {RETRIES} times on the same task; is memory short?")
-        slot["task"] = i
+        child.task = i
         # A pipe broken here is found by stream(), which waits on it.
         with contextlib.suppress(OSError):
-            slot["pipe"].send((name, *slot["inbox"].dump(tasks[i])))
+            child.pipe.send((name, *child.inbox.dump(tasks[i])))
 
-    def _replace(self, slot: dict) -> None:
-        process = slot["process"]
-        process.join()
+    def _replace(self, child: _Child) -> None:
+        child.process.join()
+        child.pipe.close()
         self.lost += 1
-        print(f"fedrepro: a worker process died (exit code {process.exitcode}); "
-              "its task is done again, no finished round is lost", file=sys.stderr)  # fmt: skip
-        slot["pipe"].close()
-        del slot["pipe"]
-        self._start(slot)
+        code = child.process.exitcode
+        print(
+            f"fedrepro: a worker process died (exit code {code}); its task is repeated, no round is lost",
+            file=sys.stderr,
+        )
+        slot = self._children.index(child)
+        del self._children[slot]
+        self._children.insert(slot, self._start())
 
     def close(self) -> None:
-        slots, self._slots = self._slots, []
-        for slot in slots:
-            slot["pipe"].close()
-            if slot["task"] is not None:
-                slot["process"].terminate()
-            slot["process"].join()
-            for arena in (slot["inbox"], slot["outbox"]):
+        children, self._children = self._children, []
+        for child in children:
+            child.pipe.close()
+            if child.task is not None:
+                child.process.terminate()
+            child.process.join()
+            for arena in (child.inbox, child.outbox):
                 with contextlib.suppress(OSError):
                     os.close(arena.fd)

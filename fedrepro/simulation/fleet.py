@@ -10,11 +10,13 @@ from fedrepro.simulation.run import Run
 
 
 class Fleet:
+    """The devices of one run; every draw has an address, so that nothing is kept."""
+
     def __init__(self, run: Run):
         self.run = run
 
     def participants(self, t: int) -> list[int]:
-        """Uniform without replacement, in O(per_round) whatever the number of clients (Floyd's algorithm)."""
+        """Uniform without replacement, in O(per_round) for any number of clients (Floyd's algorithm)."""
         run, chosen = self.run, {}
         generator = stream(run.seed, "participants", t)
         for top in range(run.clients - run.per_round, run.clients):
@@ -43,7 +45,7 @@ class Fleet:
         generator = stream(self.run.seed, "delay", t, cid)
         if float(torch.rand((), generator=generator, dtype=torch.float64)) >= self.run.delay:
             return 0
-        return int(torch.randint(1, self.run.max_delay + 1, (), generator=generator))
+        return int(torch.randint(1, (self.run.max_delay or 1) + 1, (), generator=generator))
 
     def _draw(self, what: str, bounds: tuple[float, float] | None, t: int, cid: int) -> float | None:
         if bounds is None:
@@ -59,9 +61,10 @@ class Fleet:
 
     def seconds(self, t: int, cid: int, up: int, down: int = 0) -> tuple[float, float]:
         """(compute, communicate) seconds of one participant; 0 where the run models no such cost."""
-        communicate = sum(self.transfer(t, cid, up, down)) if self.run.download else self._send(
-            "bandwidth", t, cid, up + down)  # fmt: skip
-        return self._draw("compute", self.run.compute, t, cid) or 0.0, communicate
+        compute = self._draw("compute", self.run.compute, t, cid) or 0.0
+        if self.run.download:
+            return compute, sum(self.transfer(t, cid, up, down))
+        return compute, self._send("bandwidth", t, cid, up + down)
 
     def transfer(self, t: int, cid: int, up: int, down: int) -> tuple[float, float]:
         """Seconds (up, down) of one participant, each on its own link."""
@@ -69,7 +72,7 @@ class Fleet:
 
 
 def shannon(megahertz: float, dbm: float, metres: float) -> float:
-    """Mbit/s of a link by KAPC's Table 4 taken at its word: path loss -40 dB at 1 m with exponent 4, fading 1, noise
+    """Mbit/s of a link by KAPC's Table 4, taken literally: path loss -40 dB at 1 m with exponent 4, fading 1, noise
     -174 dBm/Hz, no interference (its unit is not given; any of a milliwatt or more would silence the link)."""
     received = dbm - 40 - 10 * 4 * math.log10(metres)
     noise = -174 + 10 * math.log10(megahertz * 1e6)

@@ -1,4 +1,4 @@
-"""The papers' measures of a run, from its accuracies (fractions, one a round)."""
+"""The papers' measures of a run, from its accuracies (fractions, one per round)."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Progress of many runs, read off their store: one bar over all rounds, plain lines where there is no terminal."""
+"""Progress of many runs, read from their store: one bar over all rounds, or plain lines without a terminal."""
 
 import contextlib
 import sys
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fedrepro.simulation.run import Run
 
-SAY_EVERY = 30  # seconds between two lines without a terminal
+PRINT_EVERY = 30  # seconds between two plain lines
 
 
 def rounds_done(folder: Path) -> int:
-    """How many rounds of one run are safe."""
+    """How many rounds of one run are on disk."""
     with contextlib.suppress(OSError), open(folder / "rounds.csv") as file:
         return max(sum(1 for _ in file) - 1, 0)
     return 0
@@ -21,7 +21,7 @@ def rounds_done(folder: Path) -> int:
 
 @contextlib.contextmanager
 def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]]:
-    """Shows how far these runs are; yields a function that prints a line beside the bar."""
+    """Show how far these runs are; yields a function that prints a line above the bar."""
     from tqdm import tqdm
 
     known = {run.id: run for run in runs}
@@ -40,12 +40,12 @@ def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]
 
     def watch() -> None:
         refresh()
-        first, said = bar.n, time.monotonic()
+        first, printed = bar.n, time.monotonic()
         while not stop.wait(2):
             refresh()
-            if not terminal and time.monotonic() - said > SAY_EVERY:
-                said = time.monotonic()
-                print(f"  {bar.n}/{total} rounds{_left(total - bar.n, bar.n - first, said - started)}", flush=True)
+            if not terminal and time.monotonic() - printed > PRINT_EVERY:
+                printed = time.monotonic()
+                print(f"  {bar.n}/{total} rounds{_left(total - bar.n, bar.n - first, printed - started)}", flush=True)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

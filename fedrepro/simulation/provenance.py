@@ -7,19 +7,20 @@ import platform
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedrepro import __version__
 from fedrepro.simulation.client import Worker
-from fedrepro.simulation.run import Run
+from fedrepro.simulation.run import Row
 
 ISA_VARIABLES = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")  # pin instruction sets
 
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of the code that runs, with + when it was changed since; None outside a checkout."""
+    """The commit of the running code, with + if it was changed since; None outside a checkout."""
     home = Path(__file__).resolve().parents[1]
     git = functools.partial(subprocess.run, cwd=home, capture_output=True, text=True, check=False)
     try:
@@ -32,7 +33,7 @@ def commit() -> str | None:
 
 @functools.cache
 def machine() -> dict[str, str]:
-    """What of this machine decides the last bits: its processor and the instruction set torch uses on it."""
+    """What decides the last bits of a result: the processor and the instruction set that torch uses on it."""
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         found = dict(
@@ -44,7 +45,8 @@ def machine() -> dict[str, str]:
     return {"processor": platform.machine(), "cpu": model, "instructions": instructions}
 
 
-def provenance(run: Run, worker: Worker, rows: list[dict]) -> dict:
+def provenance(worker: Worker, rows: list[Row]) -> dict[str, Any]:
+    """Data, versions and machine of a run, and the seconds it took."""
     return {
         "data": worker.data.provenance,
         "fedrepro": __version__,

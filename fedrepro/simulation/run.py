@@ -5,10 +5,12 @@ import json
 import math
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from typing import Any
 
 from fedrepro.checks import choose, number
-from fedrepro.errors import BadInput, bad
+from fedrepro.errors import bad
 
+Row = dict[str, Any]  # one round of a run: its measures, by column
 AUGMENTATIONS = ("none", "flip", "crop", "crop+flip")
 MOST_SAMPLES = 10**8  # of all clients together, when they may overlap
 LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed)
@@ -35,11 +37,12 @@ LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed
 }
 
 
-def about(text: str, default):
+def about(text: str, default: Any) -> Any:
+    """A field with its line of help."""
     return field(default=default, metadata={"help": text})
 
 
-def identify(described: dict) -> str:
+def identify(described: dict[str, Any]) -> str:
     """The id of the run with this description."""
     text = json.dumps(described, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -47,7 +50,7 @@ def identify(described: dict) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """One training. Two runs with the same description have the same id and the same bytes of results.
+    """One training. Runs with the same description have the same id and give the same bytes.
 
     A feature that is off is None and is left out of the id, so that new features do not rename old runs.
     """
@@ -58,7 +61,7 @@ class Run:
     per_round: int = about("clients drawn each round", 5)
     model: str = about("architecture, e.g. lenet, small, resnet18:norm=group", "lenet")
     method: str = about("method or stack, e.g. fedavg, fedmlb+feddyn", "fedavg")
-    hp: dict = field(default_factory=dict, metadata={"help": "the method's hyperparameters"})
+    hp: dict[str, Any] = field(default_factory=dict, metadata={"help": "the method's hyperparameters"})
     rounds: int = about("communication rounds", 10)
     epochs: int | None = about("local epochs (default: 5, unless steps are given)", None)
     steps: int | None = about("local steps instead of epochs", None)
@@ -71,18 +74,20 @@ class Run:
     augment: str = about("none, flip, crop, crop+flip", "none")
     seed: int = about("seed of every random stream of the run", 0)
     weights: str = about("aggregation weights: size (of the client's data) or equal", "size")
-    samples: int | None = about("training samples of each client (default: all data divided)", None)
+    samples: int | None = about("training samples per client (default: all data, divided)", None)
     share: float | None = about("random share of the training set that is used", None)
-    holdout: float | None = about("share of the training images tested in place of the test set, for tuning", None)
-    eval_every: int | None = about("test every so many rounds (default: each)", None)
-    personal: str | None = about("personal test: models of the selected or all clients, or as just trained", None)
+    holdout: float | None = about(
+        "share of the training images held out and tested instead of the test set, for tuning", None
+    )
+    eval_every: int | None = about("rounds between two tests (default: 1)", None)
+    personal: str | None = about("also test each client's own model: selected, all or trained", None)
     limited: float | None = about("share of computing-limited devices", None)
     delay: float | None = about("probability that an update is late", None)
     max_delay: int | None = about("largest delay in rounds", None)
-    bandwidth: tuple | None = about("low:high Mbit/s of a device, for the virtual clock", None)
-    download: tuple | None = about("low:high Mbit/s of the way down (default: bandwidth both ways)", None)
-    compute: tuple | None = about("low:high seconds a device computes in a round", None)
-    redraw: int | None = about("rounds after which bandwidth and compute are drawn anew", None)
+    bandwidth: tuple[float, float] | None = about("low:high Mbit/s of a device, for the virtual clock", None)
+    download: tuple[float, float] | None = about("low:high Mbit/s of the downlink (default: as bandwidth)", None)
+    compute: tuple[float, float] | None = about("low:high seconds of computing per device and round", None)
+    redraw: int | None = about("rounds after which bandwidth and compute are drawn again (default: 10)", None)
 
     def __post_init__(self):
         for name, (kind, low, high, closed) in LIMIT.items():
@@ -102,14 +107,15 @@ class Run:
         for name in ("bandwidth", "download", "compute"):
             self._set(name, self._range(name))
         if self.download is not None and self.bandwidth is None:
-            raise bad("download", self.download, "bandwidth beside it, for the way up")
+            raise bad("download", self.download, "bandwidth too, for the uplink")
         choose("augment", self.augment, AUGMENTATIONS)
         choose("weights", self.weights, ("size", "equal"))
         if self.personal is not None:
             choose("personal", self.personal, ("selected", "all", "trained"))
         self._check_parts()
 
-    def _check_parts(self):
+    def _check_parts(self) -> None:
+        """Names and options of data, split, model and method."""
         from fedrepro import data, methods, models
         from fedrepro.data import partition
 
@@ -129,7 +135,7 @@ class Run:
     def _required(cls) -> set[str]:
         return {f.name for f in fields(cls) if f.default is not None}
 
-    def _range(self, name: str):
+    def _range(self, name: str) -> tuple[float, float] | None:
         value = getattr(self, name)
         if value is None:
             return None
@@ -142,11 +148,15 @@ class Run:
             raise bad(name, value, "low:high with low <= high")
         return (low, high)
 
-    def _set(self, name: str, value):
+    def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
+    def local_steps(self, per_epoch: int) -> int:
+        """The steps of a client's visit, if one of its epochs has `per_epoch`."""
+        return self.steps or (self.epochs or 0) * per_epoch
+
     @property
-    def described(self) -> dict:
+    def described(self) -> dict[str, Any]:
         """The canonical description: every field that is on, hyperparameters with their defaults."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
@@ -156,11 +166,11 @@ class Run:
         return identify(self.described)
 
     @classmethod
-    def from_dict(cls, values: dict) -> "Run":
+    def from_dict(cls, values: dict[str, Any]) -> "Run":
+        """The run with these fields; refuses fields it does not know."""
         known = [f.name for f in fields(cls)]
         if not isinstance(values, dict):
             raise bad("run", values, f"a mapping with the fields {', '.join(known)}")
         for name in values:
-            if name not in known:
-                raise BadInput(f"run: unknown field {name!r}; allowed: {', '.join(known)}")
+            choose("run field", name, known)
         return cls(**values)

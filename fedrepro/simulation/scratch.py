@@ -1,4 +1,4 @@
-"""Temporary files and folders named after the machine and process that made them: what a dead one left can be told."""
+"""Temporary files and folders named after the machine and process that own them, so that leftovers are recognised."""
 
 import os
 import platform
@@ -11,17 +11,18 @@ FOLDER = "fedrepro-"
 
 
 def owner() -> str:
+    """The part of a name that says whose it is."""
     return f"{platform.node()}-{os.getpid()}-"
 
 
 def folder() -> tempfile.TemporaryDirectory:
-    """A temporary folder; those that killed processes left are removed first."""
+    """A temporary folder; leftovers of killed processes are removed first."""
     tidy()
     return tempfile.TemporaryDirectory(prefix=FOLDER + owner())
 
 
 def tidy(parent: Path | None = None, prefix: str = FOLDER) -> None:
-    """Remove what processes of this machine that are gone left in `parent` (default: where folder() makes them)."""
+    """Remove what dead processes of this machine left in `parent` (default: where folder() puts them)."""
     parent = parent or Path(tempfile.gettempdir())
     owned = re.compile(rf"{re.escape(prefix)}.*?{re.escape(platform.node())}-(\d+)-\w+")
     for path in parent.glob(f"{prefix}*"):
@@ -30,7 +31,7 @@ def tidy(parent: Path | None = None, prefix: str = FOLDER) -> None:
 
 
 def remove(path: Path) -> None:
-    """A file or a folder, if it is there and can be removed."""
+    """Remove a file or folder, if it exists and can be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

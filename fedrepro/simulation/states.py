@@ -1,39 +1,44 @@
-"""What clients keep between visits, and the server of single clients."""
+"""What clients keep between visits, and what the server keeps about each of them."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedrepro.simulation import scratch
+from fedrepro.simulation.files import load_tensors, save_tensors
 from fedrepro.simulation.ledger import nbytes
-from fedrepro.simulation.store import load_tensors, save_tensors
 
 CLIENT_MEMORY = 2 << 30  # bytes of client state kept in memory
 
 
 class Clients:
-    """The state of every client that has one: in memory while it fits, one file a client beyond that."""
+    """The state of every client that has one: in memory while it fits, one file per client beyond that."""
 
-    def __init__(self, folder: Path | None, memory: int = CLIENT_MEMORY):
-        self._folder, self._own = folder, None
+    def __init__(self, folder: Path | None = None, memory: int = CLIENT_MEMORY):
+        self._folder = folder
+        self._own: TemporaryDirectory | None = None
         self.memory, self._held = memory, 0  # bytes it may, and does, hold in memory
-        self._states: dict[int, dict] = {}
+        self._states: dict[int, dict[str, Any]] = {}
         self.size: dict[int, int] = {}  # bytes of each client's state, in memory or not
-        self.version: dict[int, int] = {}  # the round after which the client's state was made
+        self.version: dict[int, int] = {}  # the round that left the client's state
         self._dirty: set[int] = set()
 
     @property
     def folder(self) -> Path:
-        """Its own temporary one, made when it is needed, unless one was given."""
+        """The one given, else a temporary one, created when it is needed."""
         if self._folder is None:
             self._own = scratch.folder()
             self._folder = Path(self._own.name)
         return self._folder
 
-    def get(self, cid: int) -> dict | None:
+    def get(self, cid: int) -> dict[str, Any] | None:
+        """The client's state; None before its first."""
         if cid not in self.version:
             return None
         return self._states[cid] if cid in self._states else load_tensors(self._file(cid), mapped=True)
 
-    def put(self, cid: int, state: dict, t: int) -> None:
+    def put(self, cid: int, state: dict[str, Any], t: int) -> None:
+        """The client's state after round t; an empty one is not stored."""
         if not state:
             return
         size = nbytes(state)
@@ -54,6 +59,7 @@ class Clients:
         return self.folder / f"{cid}-{self.version[cid]}.pt"
 
     def flush(self) -> None:
+        """Write every state that its file does not have yet."""
         self.folder.mkdir(exist_ok=True)
         for cid in sorted(self._dirty):
             save_tensors(self._file(cid), self._states[cid])

@@ -1,10 +1,10 @@
-"""Results on disk: one folder a run, atomic writes, a lock, resume.
+"""Results on disk: one folder per run, atomic writes, a lock, resume.
 
 <store>/<run.id>/run.json        the description
-                 rounds.csv      one row a round, as far as the checkpoint
+                 rounds.csv      one row per round, as far as the checkpoint
                  checkpoint.pt   server state, pending uploads, rows; replaced atomically
-                 clients/        one file a client with state, named <client>-<round>.pt
-                 server/         the same for what the server keeps of single clients
+                 clients/        the state of each client that has one: <client>-<round>.pt
+                 server/         what the server keeps about each client, likewise
                  weights.pt      the final weights
                  result.json     digest and provenance; present when the run is finished
 """
@@ -15,28 +15,25 @@ import fcntl
 import hashlib
 import json
 import os
-import pickle
 import shutil
 import sys
-import tempfile
 import time
 import weakref
-import zipfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.simulation import scratch
-from fedrepro.simulation.run import Run, identify
+from fedrepro.simulation.files import damaged, load_tensors, save_tensors, write_atomically, write_json
+from fedrepro.simulation.ledger import MIB
+from fedrepro.simulation.run import Row, Run, identify
 from fedrepro.simulation.tree import Tree
 
 if TYPE_CHECKING:
-    from fedrepro.simulation.states import Clients
+    from fedrepro.simulation.federation import Federation
 
-CHECKPOINT_SHARE = 0.05  # of the time may go into checkpoints
+CHECKPOINT_SHARE = 0.05  # of the time that may go into checkpoints
 SNAPSHOT = ("t", "clock", "rows", "visits", "pending", "server", "versions", "shelf", "shelf_bytes")
 CLOCKS = ("wall_time", "server_time", "client_time")  # columns that the machine decides, not the run
 LONG_NAME = "n" * 120  # no shorter than that of any temporary file of ours
@@ -46,46 +43,8 @@ _locks = weakref.WeakSet()  # a forked worker must not keep its parent's locks a
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_locks)])
 
 
-def write_atomically(path: Path, write: Callable) -> None:
-    """`write(file)` into a temporary neighbour, fsync, rename; the old file stays whole until then."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{scratch.owner()}")
-    os.fchmod(handle, 0o644)  # mkstemp's files are for their owner only
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def write_json(path: Path, value) -> None:
-    write_atomically(path, lambda f: f.write(json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"))
-
-
-def plain(value):
-    """Trees as marked dictionaries: a file must load with weights_only=True."""
-    if isinstance(value, Tree):
-        return {"__tree__": dict(value)}
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def rich(value):
-    if isinstance(value, dict):
-        return Tree(value["__tree__"]) if "__tree__" in value else {k: rich(v) for k, v in value.items()}
-    return [rich(v) for v in value] if isinstance(value, list) else value
-
-
-def save_tensors(path: Path, value) -> None:
-    write_atomically(path, lambda f: torch.save(plain(value), f))
-
-
-def digest(weights: Tree, buffers: Tree, rows: list[dict]) -> str:
+def digest(weights: Tree, buffers: Tree, rows: list[Row]) -> str:
+    """sha256 over the weights and over the accuracy and loss of every round."""
     sha = hashlib.sha256()
     for tree in (weights, buffers):
         for name in sorted(tree):
@@ -96,27 +55,10 @@ def digest(weights: Tree, buffers: Tree, rows: list[dict]) -> str:
     return sha.hexdigest()
 
 
-def rounds_digest(rows: list[dict]) -> str:
-    """sha256 over every column of every round, clocks included, whatever the order of the columns."""
+def rounds_digest(rows: list[Row]) -> str:
+    """sha256 over every column of every round, clocks included, independent of the order of the columns."""
     lines = (",".join(f"{column}={row[column]!r}" for column in sorted(row)) for row in rows)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def damaged(path: Path, why: str) -> BadInput:
-    return BadInput(f"store: {path} cannot be read ({why}); delete its folder to run anew")
-
-
-def load_tensors(path: Path, mapped: bool = False):
-    """Nothing is executed, and every byte is compared with its checksum, which torch.load does not do.
-
-    `mapped` tensors stay on disk until they are used."""
-    try:
-        with zipfile.ZipFile(path) as parts:
-            if parts.testzip():
-                raise zipfile.BadZipFile
-        return rich(torch.load(path, weights_only=True, map_location="cpu", mmap=mapped))
-    except (OSError, RuntimeError, ValueError, LookupError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise damaged(path, type(error).__name__) from None
 
 
 class Store:
@@ -165,8 +107,8 @@ class Store:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def result(self) -> tuple[dict, list[dict], dict]:
-        """(summary, rows, weights) of a finished run, whose files must still give the digest it was written with."""
+    def result(self) -> tuple[dict[str, Any], list[Row], dict[str, Any]]:
+        """(summary, rows, weights) of a finished run; its files must still give the digest they were written with."""
         (summary, rows), weights = read_result(self.path), load_tensors(self.path / "weights.pt")
         try:
             found = digest(weights["w"], weights["b"], rows)
@@ -176,7 +118,8 @@ class Store:
             raise damaged(self.path / "weights.pt", "with rounds.csv it no longer gives the digest of result.json")
         return summary, rows, weights
 
-    def resume(self) -> dict | None:
+    def resume(self) -> dict[str, Any] | None:
+        """The last checkpoint, if there is one."""
         file = self.path / "checkpoint.pt"
         if not file.exists():
             return None
@@ -190,8 +133,10 @@ class Store:
         """Whether a checkpoint now keeps within its share of the time."""
         return (time.monotonic() - self._saved_at) * CHECKPOINT_SHARE >= self._cost
 
-    def save(self, snapshot: dict, *states: "Clients") -> None:
+    def save(self, federation: "Federation") -> None:
+        """Write a checkpoint; the one before it stays whole until then."""
         start = time.monotonic()
+        snapshot, states = federation.snapshot(), (federation.clients, federation.per_client)
         with self._disk():
             for clients in states:
                 clients.flush()
@@ -203,7 +148,8 @@ class Store:
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - start
 
-    def finish(self, summary: dict, weights: dict, rows: list[dict]) -> None:
+    def finish(self, summary: dict[str, Any], weights: dict[str, Any], rows: list[Row]) -> None:
+        """Write the result; the checkpoint goes."""
         with self._disk():
             self._rows(rows)
             save_tensors(self.path / "weights.pt", weights)
@@ -211,25 +157,26 @@ class Store:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Remove what killed writers left, and what a finished run no longer needs. The lock is ours: nobody writes."""
+        """Remove leftovers of killed writers and what a finished run no longer needs. We hold the lock."""
         left = [path for parent in (".", "clients", "server") for path in (self.path / parent).glob(".*")]
         for path in left + [self.path / name for name in ("checkpoint.pt", "clients", "server") if self.finished]:
             scratch.remove(path)
 
-    def _rows(self, rows: list[dict]) -> None:
+    def _rows(self, rows: list[Row]) -> None:
         lines = [",".join(rows[0])] + [",".join(map(repr, row.values())) for row in rows] if rows else []
         write_atomically(self.path / "rounds.csv", lambda f: f.write(("\n".join(lines) + "\n").encode()))
 
     @contextlib.contextmanager
-    def _disk(self):
+    def _disk(self) -> Iterator[None]:
+        """A failing disk is reported in one line."""
         try:
             yield
         except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
-            full = getattr(error, "errno", None) == errno.ENOSPC or shutil.disk_usage(self.path).free < 1 << 20
+            full = getattr(error, "errno", None) == errno.ENOSPC or shutil.disk_usage(self.path).free < MIB
             why = "the disk is full" if full else str(error)
             raise Failure(
                 f"{why}; rounds 1 to {self.safe} of run {self.run.id} are safe in {self.path}: "
-                "make room and start the same command again"
+                "make room and run the same command again"
             ) from error
 
     def close(self) -> None:
@@ -237,7 +184,7 @@ class Store:
 
 
 def check_root(root: str | os.PathLike) -> Path:
-    """The folder of a store, which need not be there yet."""
+    """The folder of a store, which need not exist yet."""
     if not isinstance(root, str | os.PathLike) or not os.fspath(root):
         raise bad("store", root, "the path of a folder")
     root = Path(root)
@@ -256,12 +203,12 @@ def _unwritable(root: Path, error: Exception) -> BadInput:
     return BadInput(f"store: {shown} is not a folder that can be written ({getattr(error, 'strerror', error)})")
 
 
-def checksum(summary: dict) -> str:
+def checksum(summary: dict[str, Any]) -> str:
     """sha256 over what result.json must hold, as it is copied into runs.json."""
     return hashlib.sha256(json.dumps({key: summary[key] for key in SUMMARY}, sort_keys=True).encode()).hexdigest()
 
 
-def check_summary(summary: dict, run_id: str) -> None:
+def check_summary(summary: dict[str, Any], run_id: str) -> None:
     """ValueError unless this result.json, or its copy in runs.json, is whole and that of the run."""
     for key, kind in SUMMARY.items():
         if not isinstance(summary, dict) or not isinstance(summary.get(key, ...), kind):
@@ -270,11 +217,11 @@ def check_summary(summary: dict, run_id: str) -> None:
         raise ValueError(f"its description is that of run {identify(summary['run'])}")
     if summary["id"] != run_id:
         raise ValueError(f"its id says {summary['id']}")
-    if summary.get("checksum", checksum(summary)) != checksum(summary):  # runs made before there was one have none
+    if summary.get("checksum", checksum(summary)) != checksum(summary):  # the oldest runs have none
         raise ValueError("it no longer has the checksum that it was written with")
 
 
-def read_result(folder: Path) -> tuple[dict, list[dict]]:
+def read_result(folder: Path) -> tuple[dict[str, Any], list[Row]]:
     """(summary, rows) of one finished run, without its weights."""
     import csv
 
@@ -284,7 +231,7 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
         check_summary(summary, folder.name)
         file = folder / "rounds.csv"
         with open(file) as lines:
-            rows = [{k: number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
+            rows = [{k: to_number(v) for k, v in row.items()} for row in csv.DictReader(lines)]
         if rounds_digest(rows) != summary["rounds_digest"]:
             raise ValueError("its rows are not those that result.json was written with")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, csv.Error) as error:
@@ -292,6 +239,6 @@ def read_result(folder: Path) -> tuple[dict, list[dict]]:
     return summary, rows
 
 
-def number(text: str) -> int | float:
+def to_number(text: str) -> int | float:
     """What repr() wrote into rounds.csv."""
     return int(text) if text.lstrip("-").isdigit() else float(text)

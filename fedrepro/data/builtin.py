@@ -1,15 +1,18 @@
-"""Data sets that need no download: scikit-learn's digits and generated patterns."""
+"""Data sets that need no download: scikit-learn's digits, and generated patterns."""
 
 import math
+from functools import reduce
 from importlib.util import find_spec
+from operator import add
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedrepro.data.transforms import pick
-from fedrepro.errors import bad
+from fedrepro.errors import Failure, bad
 from fedrepro.simulation.rng import stream
 
 SYNTHETIC = {
@@ -33,18 +36,21 @@ LIMITS = {
 DIGITS_TRAIN = 1437
 
 
-def check_synthetic(options: dict) -> None:
+def check_synthetic(options: dict[str, Any]) -> None:
+    """Refuse options out of range."""
     for key, (low, high) in LIMITS.items():
         if not low <= options[key] <= high:
             raise bad(f"data option {key}", options[key], f"{low} to {high}")
     if options["train"] < options["classes"]:
-        raise bad("data option train", options["train"], f"at least one image a class, {options['classes']}")
+        raise bad("data option train", options["train"], f"at least one image per class, {options['classes']}")
 
 
-def synthetic(classes, channels, size, train, test, difficulty, seed) -> dict[str, np.ndarray]:
+def synthetic(
+    classes: int, channels: int, size: int, train: int, test: int, difficulty: float, seed: int
+) -> dict[str, np.ndarray]:
     """Each class is a smooth random pattern; `difficulty` moves it and covers it with another and noise.
 
-    Whole random numbers and numpy's additions and multiplications: the same images on every processor.
+    Random integers and numpy's additions and multiplications give the same images on every processor.
     """
     reach = round(difficulty * size / 8)
     cover = 2 * difficulty * math.sqrt(channels)  # more channels tell more: cover them more
@@ -53,8 +59,8 @@ def synthetic(classes, channels, size, train, test, difficulty, seed) -> dict[st
     def smooth(count: int, generator: torch.Generator, width: int) -> np.ndarray:
         image = normal((count, 4, 4, channels), generator)
         weight = bicubic(width)
-        image = sum(weight[:, i, None, None] * image[:, i, None] for i in range(4))
-        return sum(weight[:, i, None] * image[:, :, i, None] for i in range(4))
+        image = reduce(add, (weight[:, i, None, None] * image[:, i, None] for i in range(4)))
+        return reduce(add, (weight[:, i, None] * image[:, :, i, None] for i in range(4)))
 
     patterns = torch.from_numpy(smooth(classes, stream(seed, "synthetic", "patterns"), size + 2 * reach))
 
@@ -83,8 +89,8 @@ def normal(shape: tuple[int, ...], generator: torch.Generator) -> np.ndarray:
 
 def bicubic(width: int) -> np.ndarray:
     """(width, 4): the weights of four equally spaced values, the outer ones repeated (Keys 1981, a = -3/4)."""
-    place = (np.arange(width) + 0.5) * 4 / width - 0.5
-    d = np.abs(place[:, None] - np.arange(-2, 6))
+    position = (np.arange(width) + 0.5) * 4 / width - 0.5
+    d = np.abs(position[:, None] - np.arange(-2, 6))
     weight = np.where(d < 1, (1.25 * d - 2.25) * d * d + 1, np.where(d < 2, -0.75 * (((d - 5) * d + 8) * d - 4), 0))
     weight[:, 2] += weight[:, 0] + weight[:, 1]
     weight[:, 5] += weight[:, 6] + weight[:, 7]
@@ -93,8 +99,10 @@ def bicubic(width: int) -> np.ndarray:
 
 def digits() -> dict[str, np.ndarray]:
     """What sklearn.datasets.load_digits reads, without the two seconds that importing scikit-learn takes."""
-    home = Path(find_spec("sklearn").submodule_search_locations[0])
-    table = np.loadtxt(home / "datasets/data/digits.csv.gz", delimiter=",")
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise Failure("scikit-learn, which has the digits, is not installed")
+    table = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
     images = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
     labels = table[:, -1].astype(np.int64)
     order = torch.randperm(len(labels), generator=stream(0, "digits")).numpy()

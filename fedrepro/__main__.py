@@ -1,0 +1,7 @@
+"""python -m fedrepro"""
+
+import sys
+
+from fedrepro.cli import main
+
+sys.exit(main())

@@ -1,0 +1,228 @@
+"""What the command line accepts: one function per command."""
+
+import argparse
+import json
+import math
+import os
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from fedrepro.errors import bad
+from fedrepro.simulation.run import Run
+
+DEFAULT_STORE = "runs"
+TEXT = {f.name for f in fields(Run) if f.type in ("str", str)} | {"bandwidth", "download", "compute", "personal"}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as the rest of the program does."""
+
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _run(run: Parser) -> None:
+    _training(run)
+    run.add_argument("--store", help="keep results here and resume after an interruption")
+
+
+def _sweep(sweep: Parser) -> None:
+    _training(sweep)
+    sweep.add_argument("--store", default=DEFAULT_STORE, help="keep results here (default: %(default)s)")
+    vary = "a field, or hp.NAME, and the values it takes"
+    sweep.add_argument("--vary", action="append", nargs="+", default=[], metavar=("FIELD", "VALUE"), help=vary)
+
+
+def _methods(methods: Parser) -> None:
+    methods.add_argument("--json", action="store_true", help="for machines")
+
+
+def _data(data: Parser) -> None:
+    action = "status (the default) or fetch"
+    data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status", help=action)
+    data.add_argument("name", nargs="*", help="data sets to fetch")
+    data.add_argument("--check", action="store_true", help="compare the whole cache with its checksums")
+    data.add_argument("--json", action="store_true", help="for machines")
+
+
+def _reproduce(reproduce: Parser) -> None:
+    scale = os.environ.get("FEDREPRO_SCALE", "reduced")
+    reproduce.add_argument("paper", help="fedbr, ... (`fedrepro papers` lists them)")
+    reproduce.add_argument("--scale", default=scale, help="smoke, reduced, cpu or paper (default: %(default)s)")
+    seeds = "3: the table's first three; 0,1: these two (default: the table's own)"
+    reproduce.add_argument("--seeds", type=seed_list, help=seeds)
+    _workers(reproduce)
+    _engine(reproduce)
+    reproduce.add_argument("--table", help="only this table or figure")
+    reproduce.add_argument("--fresh", action="store_true", help="train everything again")
+
+
+def _tune(tune: Parser) -> None:
+    tune.add_argument("table", help="PAPER/TABLE (`fedrepro papers` lists them)")
+    tune.add_argument("--scale", default="cpu", help="reduced or cpu (default: %(default)s)")
+    _workers(tune)
+
+
+def _evidence(evidence: Parser) -> None:
+    evidence.add_argument("--budget", help="time to train for, such as 150m or 2h (default: until all is done)")
+    evidence.add_argument("--status", action="store_true", help="only say what is there, what is missing, hours left")
+    _workers(evidence)
+
+
+def _report(report: Parser) -> None:
+    report.add_argument("folder", nargs="?", default="results", help="the results (default: %(default)s)")
+
+
+def _verify(verify: Parser) -> None:
+    folder = "results, or a folder in it (default: %(default)s)"
+    verify.add_argument("folder", nargs="?", default="results", help=folder)
+    verify.add_argument("--sample", type=literal, default=0, help="runs to train again (default: %(default)s)")
+    verify.add_argument("--seed", type=literal, default=0, help="of the draw (default: %(default)s)")
+    _workers(verify)
+
+
+def _bench(bench: Parser) -> None:
+    bench.add_argument("--repeats", type=literal, default=3, help="repeats; the median counts (default: %(default)s)")
+    bench.add_argument("--quick", action="store_true", help="small settings, to see that it works")
+    bench.add_argument("--only", action="append", help="only the named measurement (may be repeated)")
+    bench.add_argument("--out", default="results/bench", help="folder for the results (default: %(default)s)")
+
+
+def _training(command: Parser) -> None:
+    """Every field of a Run, and how to train it."""
+    for f in fields(Run):
+        if f.name == "hp":
+            hp = "a hyperparameter of the method (may be repeated)"
+            command.add_argument("--hp", action="append", default=[], metavar="NAME=VALUE", help=hp)
+        else:
+            default = "" if f.default is None else f" (default: {f.default})"
+            command.add_argument("--" + f.name.replace("_", "-"), help=f.metadata["help"] + default)
+    _workers(command)
+    _engine(command)
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda (default: %(default)s)")
+    command.add_argument("--json", action="store_true", help="one line of JSON at the end, nothing else")
+
+
+def _workers(command: Parser) -> None:
+    command.add_argument("--workers", type=literal, help="worker processes (default: one per core)")
+
+
+def _engine(command: Parser) -> None:
+    command.add_argument("--engine", help="process (this machine, the default) or ray (a Ray cluster)")
+    command.add_argument("--address", help="of the Ray cluster, host:port (default: RAY_ADDRESS, else this machine)")
+
+
+COMMANDS = {  # name: (summary, description, example, what it accepts)
+    "run": (
+        "train one federation",
+        "Train one federation.",
+        "fedrepro run --data digits --split dirichlet:0.3 --method fedprox --hp mu=0.1 --store runs",
+        _run,
+    ),
+    "sweep": (
+        "train a grid of federations side by side",
+        "Train every combination of the --vary values; finished runs are not trained again.",
+        "fedrepro sweep --data digits --vary method fedavg fedprox --vary seed 0 1 2 [--engine ray]",
+        _sweep,
+    ),
+    "methods": (
+        "list the methods and their hyperparameters",
+        "List the methods, the paper of each, and its hyperparameters with their defaults.",
+        "fedrepro methods --json",
+        _methods,
+    ),
+    "data": (
+        "show which data sets are here, or fetch some",
+        "Show which data sets are here, check them (exit code 1 if one has changed), or fetch some into the cache "
+        "(FEDREPRO_CACHE). Your own files go into the folder FEDREPRO_DATA.",
+        "fedrepro data fetch mnist cifar10",
+        _data,
+    ),
+    "reproduce": (
+        "execute a paper's notebooks and judge its claims",
+        "Execute a paper's notebooks with papermill; runs in the store are not trained again.",
+        "fedrepro reproduce fedbr --table table2_temperature --seeds 0,1",
+        _reproduce,
+    ),
+    "tune": (
+        "choose each method's learning rate by pilot runs",
+        "Give every method of a table the same number of pilot runs, scored on held-out training images, and write "
+        "what was tried and chosen to reproduce/PAPER/tuned/SCALE.csv. Resumes after an interruption.",
+        "fedrepro tune fedmlb/table2_local_objectives --scale cpu",
+        _tune,
+    ),
+    "evidence": (
+        "train the evidence list for as long as a budget lasts",
+        "Work through reproduce/evidence.toml, one seed after the other; runs in the store or in the committed record "
+        "are not trained again. At the end, write tables, figures, verdicts and records.",
+        "nice -n 19 fedrepro evidence --budget 150m",
+        _evidence,
+    ),
+    "papers": (
+        "list the papers, their tables and figures",
+        "List the papers, their tables and figures.",
+        "fedrepro papers",
+        lambda papers: None,
+    ),
+    "report": (
+        "build results/index.html, one page of all papers",
+        "Build index.html in the results folder from the files there: a static page, no server needed.",
+        "fedrepro report",
+        _report,
+    ),
+    "verify": (
+        "check committed results against their record, and train some runs again",
+        "Check that every file of the tables is there and every cell of the CSV files follows from the record beside "
+        "them (runs.json, rounds.csv.gz, manifest.json); with --sample, train some recorded runs again and compare "
+        "digests. Exit code 1 if anything differs.",
+        "fedrepro verify results/ --sample 3 --seed 0",
+        _verify,
+    ),
+    "bench": (
+        "measure speed as ratios to a bare PyTorch loop",
+        "Measure speed as ratios to a bare PyTorch loop on this machine.",
+        "fedrepro bench --quick",
+        _bench,
+    ),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = Parser(prog="fedrepro", description="Federated-learning papers, reproduced: train, sweep, inspect.")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (summary, description, example, options) in COMMANDS.items():
+        options(commands.add_parser(name, help=summary, description=description, epilog=f"example: {example}"))
+    return top
+
+
+def literal(text: str) -> Any:
+    """A number or true/false if the text is one, else the text; Run and build() judge it."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def seed_list(text: str) -> Any:
+    """`3` is a number of seeds, `0,1` and `7,` are lists of them; Study judges the values."""
+    return [literal(seed) for seed in text.split(",") if seed] if "," in text else literal(text)
+
+
+def run_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a Run that were given."""
+    given = {f.name: getattr(args, f.name) for f in fields(Run) if f.name != "hp"}
+    values = {k: literal(v) if k not in TEXT else v for k, v in given.items() if v is not None}
+    values["hp"] = {}
+    for item in args.hp:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise bad("--hp", item, "NAME=VALUE")
+        if name in values["hp"]:
+            raise bad("--hp", item, f"{name} once")
+        values["hp"][name] = literal(value)
+    return values
