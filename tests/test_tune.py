@@ -105,7 +105,7 @@ SEARCH = """
 import dataclasses, pathlib, sys
 sys.path.insert(0, {tests!r})
 from test_tune import DIGITS, TABLE, TUNE
-from fedrepro import spec, tune
+from fedrepro.evidence import spec, tune
 home = pathlib.Path({home!r})
 found = spec.find(TABLE)
 content = {{**found.content, "tune": {{**TUNE, "length": 1.0}}, "run": {{**found.run, **DIGITS, "rounds": 12}}}}

@@ -62,10 +62,10 @@ def score(rows: list[dict], column: str) -> float:
     return float(np.mean(tested)) if tested else -1.0
 
 
-def chosen(table: spec.Table, scale: str, store: Path) -> list[dict]:
-    """The lines of tuned/<scale>.csv for this table's pilots; of equal scores the first in the grid wins."""
+def chosen(table: spec.Table, search: list[Pilot], store: Path) -> list[dict]:
+    """The lines of tuned/<scale>.csv for these pilots; of equal scores the first in the grid wins."""
     lines, groups = [], {}
-    for pilot in pilots(table, scale):
+    for pilot in search:
         groups.setdefault((pilot.data, pilot.method), []).append(pilot)
     for (data, method), tried in groups.items():
         scores = [score(read_result(store / pilot.run.id)[1], table.tuning.column) for pilot in tried]
@@ -95,9 +95,9 @@ def write(path: Path, lines: list[dict]) -> None:
     write_atomically(path, lambda file: file.write(text.getvalue().encode()))
 
 
-def keep(table: spec.Table, scale: str, store: Path) -> list[dict]:
+def keep(table: spec.Table, scale: str, search: list[Pilot], store: Path) -> list[dict]:
     """Choose, and write what was tried."""
-    lines = chosen(table, scale, store)
+    lines = chosen(table, search, store)
     write(table.tuned_file(scale), lines)
     return lines
 
@@ -113,7 +113,7 @@ def main(name: str, scale: str, workers: int | None, store: Path) -> int:
     print(f"{len(search)} pilot runs: {len(search) // len(methods)} for each of {len(methods)} data sets and methods")
     with progress([pilot.run for pilot in search], store):
         sweep([pilot.run for pilot in search], store=store, workers=workers)
-    for line in keep(table, scale, store):
+    for line in keep(table, scale, search, store):
         if line["chosen"]:
             flag = f"  at the border of its grid: {line['at the border']}" if line["at the border"] else ""
             print(f"{line['data']:16} {line['method']:20} {line['setting']:40} {float(line['score']):.4f}{flag}")
