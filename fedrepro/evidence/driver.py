@@ -1,4 +1,4 @@
-"""The driver of `make reproduce-<paper>`: trains what is missing, executes the notebooks, writes and says the results."""
+"""The driver of `make reproduce-<paper>`: trains what is missing, executes notebooks, writes results, sums them up."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""fedrepro report: results/index.html, one static page of all papers, from committed files alone.
+"""fedrepro report: results/index.html, one static page of all papers, from the records beside it.
 
 No server, nothing from elsewhere: style, script and run records are inside, figures and CSV files beside it.
 Its content security policy lets only this style and this script in.
@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -17,108 +18,79 @@ from string import Template
 
 import pandas as pd
 
-from fedrepro.checks import choose
-from fedrepro.errors import BadInput, bad
-from fedrepro.evidence import record, spec
+from fedrepro.errors import bad
+from fedrepro.evidence import record, spec, tables
 from fedrepro.evidence.driver import web_page
-from fedrepro.evidence.study import Study
-from fedrepro.evidence.verdict import MARKS, Effect, text, word
+from fedrepro.evidence.record import Record
+from fedrepro.evidence.study import Study, recorded
+from fedrepro.evidence.verdict import MARKS, Effect, Verdict, text, word
 from fedrepro.simulation.store import write_atomically
 
 SCALES = spec.SCALES[:0:-1]  # the paper's own first; smoke is for CI
 EXPLAINED = {
     "paper": "the papers' own settings",
-    "cpu": "up to two hours a notebook and seed on two CPU cores",
+    "cpu": "up to two hours per notebook and seed on two CPU cores",
     "reduced": "real data, small networks, minutes on two CPU cores: order and trend only",
 }
-LINKS = {".html": "executed notebook", ".ipynb": "the same as .ipynb", ".csv": "summary CSV",
-         "_values.csv": "every value CSV", "_verdicts.csv": "verdicts CSV", "_effects.csv": "effects CSV",
-         "_curves.csv": "curves CSV", "_gate.csv": "gate CSV"}  # fmt: skip
+LINKS = {
+    ".html": "executed notebook",
+    ".ipynb": "the same as .ipynb",
+    ".csv": "summary CSV",
+    "_values.csv": "every value CSV",
+    "_verdicts.csv": "verdicts CSV",
+    "_effects.csv": "effects CSV",
+    "_curves.csv": "curves CSV",
+    "_gate.csv": "gate CSV",
+}
 NOT_RUN = "not run yet"
 STATES = [*MARKS, NOT_RUN]
 ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
+Judged = tuple[dict, Verdict | None]  # a claim, and its verdict where its table was measured
 
 
 def build(folder: Path) -> Path:
     """Write `folder`/index.html and each paper's README.md; executed notebooks become web pages beside them."""
     record.check_path(folder)
-    places = sorted({path.parent for path in folder.glob("*/*/*_values.csv")})
-    if not places:
-        raise bad(
-            "results", str(folder), "a folder with <scale>/<paper>/*_values.csv, as `fedrepro reproduce` makes them"
-        )
     papers = [Paper(name, folder) for name in spec.papers()]
-    for known in record.find(folder):
-        record.write_readme(known.folder)
-    for path in (path for place in places for path in place.glob("*.csv")):
-        _try_reading(path)
-    try:
-        text = _page(papers)
-    except BadInput:
-        raise
-    except (LookupError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise BadInput(
-            f"results: a file in {folder} is not as it was made ({why}); `fedrepro verify` says which"
-        ) from error
+    if not any(paper.records for paper in papers):
+        wanted = f"a folder with <scale>/<paper>/{record.RUNS}, such as results or results/local"
+        raise bad("results", str(folder), wanted)
+    for known, studies in ((paper.records[scale], paper.studies[scale]) for paper in papers for scale in paper.records):
+        tables.write_readme(known.folder, list(studies.values()))
+    page = _page(papers)
     target = folder / "index.html"
-    write_atomically(target, lambda file: file.write(text.encode()))
+    write_atomically(target, lambda file: file.write(page.encode()))
     return target
 
 
-def _try_reading(path: Path) -> None:
-    try:
-        pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read ({error})") from None
-
-
 class Paper:
+    """A paper's tables and claims, with what is recorded of them at each scale."""
+
     def __init__(self, name: str, results: Path):
         self.id, self.tables = name, spec.tables(name)
         self.title = self.tables[0].title.partition(",")[0]
         self.source = self.tables[0].source.partition(", Fig")[0].partition(", Table")[0].partition(", Section")[0]
-        self.folders = {s: results / s / name for s in SCALES if any((results / s / name).glob("*_values.csv"))}
+        folders = {scale: results / scale / name for scale in SCALES}
+        self.records = {scale: Record(path) for scale, path in folders.items() if (path / record.RUNS).exists()}
+        for known in self.records.values():
+            known.refuse_damage()
+        found = {scale: recorded(known) for scale, known in self.records.items()}
+        self.studies = {scale: {study.table.name: study for study in studies} for scale, studies in found.items()}
         with open(spec.REPRODUCE / name / "claims.csv", newline="") as file:
-            self.claims = {line["id"]: line for line in csv.DictReader(file)}
-
-    def verdicts(self, scale: str, table: spec.Table) -> list[dict]:
-        """The verdicts of a table's claims at a scale, each with its state and effects; all "not run yet" where it was
-        not measured."""
-        path = self.folders.get(scale, Path()) / f"{table.name}_verdicts.csv"
-        if scale not in self.folders or not path.exists():
-            return [{"claim": c["id"], "the paper says": c["claim"], "said in": c["said in"], "verdict": NOT_RUN,
-                     "reason": "", "judged how": c.get("note", ""), "state": NOT_RUN, "effects": []}
-                    for c in table.claims()]  # fmt: skip
-        found = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-        states, effects = {word(state, scale): state for state in MARKS}, _effects(path)
-        for line in found:
-            choose(f"{path}: verdict of {line['claim']}", line["verdict"], states)
-            line |= {"state": states[line["verdict"]], "effects": effects.get(line["claim"], [])}
-        return found
+            self.claims = [line["id"] for line in csv.DictReader(file)]
 
     def count(self, scale: str) -> Counter:
-        found = {c["claim"]: c["state"] for table in self.tables for c in self.verdicts(scale, table)}
-        return Counter(found.get(claim, NOT_RUN) for claim in self.claims)
-
-
-def _effects(verdicts: Path) -> dict[str, list[Effect]]:
-    """claim -> its effects, from the file beside its verdicts."""
-    path, texts = verdicts.with_name(verdicts.name.replace("_verdicts", "_effects")), ["what", "unit", "bound"]
-    table, found = pd.read_csv(path, dtype=dict.fromkeys(texts, str)), {}
-    table[texts] = table[texts].fillna("")
-    for line in table.to_dict("records"):
-        half = None if pd.isna(line["half"]) else line["half"]
-        found.setdefault(line.pop("claim"), []).append(Effect(**{**line, "half": half}))
-    return found
+        judged = [one for study in self.studies[scale].values() for one in study.verdicts]
+        states = {claim["id"]: verdict.state for claim, verdict in judged}
+        return Counter(states.get(claim, NOT_RUN) for claim in self.claims)
 
 
 def _page(papers: list[Paper]) -> str:
     home = Path(__file__).parent
-    scales = [scale for scale in SCALES if any(scale in paper.folders for paper in papers)]
-    totals = {scale: sum((paper.count(scale) for paper in papers), Counter()) for scale in scales}
+    scales = [scale for scale in SCALES if any(scale in paper.records for paper in papers)]
+    totals = {scale: sum((_counted(paper, scale) for paper in papers), Counter()) for scale in scales}
     found = sum(totals.values(), Counter())
-    runs = {id_: run for paper in papers for folder in paper.folders.values() for id_, run in _runs(folder).items()}
+    runs = {id_: run for paper in papers for known in paper.records.values() for id_, run in _runs(known).items()}
     counted = (len(papers), "paper"), (sum(len(paper.claims) for paper in papers), "claim"), (len(runs), "training")
     options = "".join(f'<option value="{scale}">{scale} scale</option>' for scale in scales)
     css, js = ((home / f"page.{kind}").read_text() for kind in ("css", "js"))
@@ -139,6 +111,10 @@ def _page(papers: list[Paper]) -> str:
         papers="".join(map(_paper, papers)),
         runs=json.dumps(runs, separators=(",", ":")).replace("<", "\\u003c"),
     )
+
+
+def _counted(paper: Paper, scale: str) -> Counter:
+    return paper.count(scale) if scale in paper.records else Counter({NOT_RUN: len(paper.claims)})
 
 
 def _source(text: str) -> str:
@@ -166,22 +142,22 @@ def _total(scale: str, counts: Counter, note: str) -> str:
         if number := counts[state]:
             bars += f'<i class="{_class(state)}" data-flex="{number}" title="{number} {word(state, scale)}"></i>'
             words += f'<span class="{_class(state)}"><strong>{number}</strong> {word(state, scale)}</span>'
-    return (f'<div class="total"><b>At {scale} scale</b> <span class="soft">{note}</span>'
-            f'<div class="bar">{bars}</div><div class="legend">{words}</div></div>')  # fmt: skip
+    bars, words = f'<div class="bar">{bars}</div>', f'<div class="legend">{words}</div>'
+    return f'<div class="total"><b>At {scale} scale</b> <span class="soft">{note}</span>{bars}{words}</div>'
 
 
-def _runs(folder: Path) -> dict[str, dict]:
+def _runs(known: Record) -> dict[str, dict]:
     """The record of each run, with its curve, for the page's own window."""
-    known, place = record.Record(folder), f"{folder.parent.name}/{folder.name}/{record.RUNS}"
-    return {
-        id_: {**{k: v for k, v in run.items() if k != "id"}, "file": place,
-              "curve": [round(r["accuracy"], 4) for r in known.rounds.get(id_, []) if r["accuracy"] == r["accuracy"]]}
-        for id_, run in (known.runs if (folder / record.RUNS).exists() else {}).items()
-    }  # fmt: skip
+    found = {}
+    for id_, run in known.runs.items():
+        tested = [row["accuracy"] for row in known.rounds.get(id_, []) if row["accuracy"] == row["accuracy"]]
+        found[id_] = {key: value for key, value in run.items() if key != "id"}
+        found[id_] |= {"file": f"{known.scale}/{known.paper}/{record.RUNS}", "curve": [round(x, 4) for x in tested]}
+    return found
 
 
 def _paper(paper: Paper) -> str:
-    totals = "".join(_total(scale, paper.count(scale), "") for scale in paper.folders)
+    totals = "".join(_total(scale, paper.count(scale), "") for scale in paper.records)
     totals = totals or '<p class="soft">Not measured yet.</p>'
     return f"""<section class="paper" id="{paper.id}">
 <h2>{escape(paper.title)}</h2>
@@ -194,47 +170,48 @@ def _paper(paper: Paper) -> str:
 
 
 def _table(paper: Paper, table: spec.Table) -> str:
-    blocks = [_measured(paper, table, scale) for scale, folder in paper.folders.items()
-              if (folder / f"{table.name}.csv").exists()]  # fmt: skip
+    blocks = [
+        _measured(paper, scale, found[table.name]) for scale, found in paper.studies.items() if table.name in found
+    ]
     if not blocks:
-        blocks = [f'<div class="measured">{_claims(paper.verdicts("", table))}</div>']
-    return (f'<section class="table" id="{paper.id}-{table.name}"><h3>{escape(table.title)}</h3>'
-            f"<p>{escape(table.question)}</p>{''.join(blocks)}</section>\n")  # fmt: skip
+        blocks = [f'<div class="measured">{_claims([(claim, None) for claim in table.claims()])}</div>']
+    head = f"<h3>{escape(table.title)}</h3><p>{escape(table.question)}</p>"
+    return f'<section class="table" id="{paper.id}-{table.name}">{head}{"".join(blocks)}</section>\n'
 
 
-def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
-    folder, name = paper.folders[scale], table.name
-    place = escape(f"{scale}/{paper.id}/{name}")
-    values = pd.read_csv(folder / f"{name}_values.csv")
-    study = Study(f"{paper.id}/{name}", scale, [int(seed) for seed in values["seed"].unique()])
-    summary, axes = pd.read_csv(folder / f"{name}.csv"), list(study.axes)
-    summary[axes] = pd.read_csv(folder / f"{name}.csv", dtype=str, keep_default_na=False)[axes]  # a label may be "None"
-    image = f'<img src="{place}.svg" alt="{escape(table.title)}" loading="lazy">'
-    figure = f'<figure><a href="{place}.svg">{image}</a></figure>'
+def _measured(paper: Paper, scale: str, study: Study) -> str:
+    folder, name = paper.records[scale].folder, study.table.name
+    path = escape(f"{scale}/{paper.id}/{name}")
+    image = f'<img src="{path}.svg" alt="{escape(study.table.title)}" loading="lazy">'
+    figure = f'<figure><a href="{path}.svg">{image}</a></figure>' if (folder / f"{name}.svg").exists() else ""
     web_page(folder / f"{name}.ipynb")
-    links = [(place + suffix, text) for suffix, text in LINKS.items() if (folder / f"{name}{suffix}").exists()]
-    numbers = _numbers(study, summary)
-    if table.groups and (folder / f"{name}_groups.csv").exists():
-        groups = pd.read_csv(folder / f"{name}_groups.csv", dtype={0: str})
-        numbers += f"<h4>{escape(table.groups['title'])}</h4>{_plain(groups)}"
-    title = "The paper's numbers beside ours"
-    numbers = f"<h4>{title}</h4>{numbers}" if len(summary) <= 20 else _fold(title, len(summary), numbers)
+    files = {suffix: words for suffix, words in LINKS.items() if (folder / f"{name}{suffix}").exists()}
+    links = "".join(f"<a href={json.dumps(path + suffix)}>{words}</a>" for suffix, words in files.items())
+    numbers = _numbers(study)
+    if study.table.groups:
+        numbers += f"<h4>{escape(study.table.groups['title'])}</h4>{_plain(study.grouped())}"
+    title, size = "The paper's numbers beside ours", len(study.summary)
+    numbers = f"<h4>{title}</h4>{numbers}" if size <= 20 else _fold(title, size, numbers)
     return (
-        f'<div class="measured" data-scale="{scale}"><p class="caption">{escape(study.caption)}</p>'
-        f"{figure if (folder / f'{name}.svg').exists() else ''}"
-        f"<h4>Claims</h4>{_claims(paper.verdicts(scale, table))}{numbers}"
-        f'<div class="links">{"".join(f"<a href={json.dumps(href)}>{text}</a>" for href, text in links)}</div></div>'
+        f'<div class="measured" data-scale="{scale}"><p class="caption">{escape(tables.caption(study))}</p>'
+        f"{figure}<h4>Claims</h4>{_claims(study.verdicts)}{numbers}"
+        f'<div class="links">{links}</div></div>'
     )
 
 
-def _claims(found: list[dict]) -> str:
-    return "".join(
-        f'<div class="claim {_class(c["state"])}" data-verdict="{_class(c["state"])}">'
-        f"<div>{_mark(c['state'])}{c['verdict']}</div><div><p>{escape(c['the paper says'])}</p>"
-        f'<span class="soft">{escape(c["said in"])} · {escape(c["claim"])}</span>'
-        f"{_note(c['reason'])}{_drawn(c['effects'])}"
-        f"{_note(c.get('judged how', ''))}</div></div>"
-        for c in sorted(found, key=lambda c: STATES.index(c["state"]))
+def _claims(judged: Sequence[Judged]) -> str:
+    states = [verdict.state if verdict else NOT_RUN for _, verdict in judged]
+    ordered = sorted(zip(states, judged, strict=True), key=lambda one: STATES.index(one[0]))
+    return "".join(_claim(state, claim, verdict) for state, (claim, verdict) in ordered)
+
+
+def _claim(state: str, claim: dict, verdict: Verdict | None) -> str:
+    said, source = escape(claim["claim"]), f"{escape(claim['said in'])} · {escape(claim['id'])}"
+    why = f"{_note(verdict.reason)}{_drawn(verdict.effects)}" if verdict else ""
+    return (
+        f'<div class="claim {_class(state)}" data-verdict="{_class(state)}">'
+        f"<div>{_mark(state)}{verdict.word if verdict else NOT_RUN}</div><div><p>{said}</p>"
+        f'<span class="soft">{source}</span>{why}{_note(claim.get("note", ""))}</div></div>'
     )
 
 
@@ -242,13 +219,14 @@ def _note(text: str) -> str:
     return f'<p class="soft">{escape(text)}</p>' if text else ""
 
 
-def _drawn(effects: list[Effect]) -> str:
+def _drawn(effects: Sequence[Effect]) -> str:
     """One line per comparison: what, its interval against the borders of what is claimed, the numbers."""
     if not effects:
         return ""
-    places = [x for e in effects for x in (*_borders(e), *_ends(e))] or [0.0]
-    lines = "".join(f"<span>{escape(e.what)}</span>{_interval(e, min(places), max(places))}"
-                    f"<span>{escape(text(e).removeprefix(e.what + ': '))}</span>" for e in effects)  # fmt: skip
+    ends, lines = [x for e in effects for x in (*_borders(e), *_ends(e))] or [0.0], ""
+    for e in effects:
+        numbers = escape(text(e).removeprefix(e.what + ": "))
+        lines += f"<span>{escape(e.what)}</span>{_interval(e, min(ends), max(ends))}<span>{numbers}</span>"
     lines = f'<div class="effects">{lines}</div>'
     return lines if len(effects) <= 20 else _fold("All comparisons", len(effects), lines)
 
@@ -270,36 +248,41 @@ def _interval(effect: Effect, low: float, high: float) -> str:
 
     borders = "".join(f'<path class="zero" d="M{at(x)} 0V14"/>' for x in _borders(effect))
     left, right = map(at, _ends(effect))
-    return (f'<svg class="ci {escape(effect.state)}" viewBox="0 0 122 14">{borders}<path d="M{left} 7H{right}"/>'
-            f'<circle cx="{at(effect.mean)}" cy="7" r="2"/></svg>')  # fmt: skip
+    mean = f'<path d="M{left} 7H{right}"/><circle cx="{at(effect.mean)}" cy="7" r="2"/>'
+    return f'<svg class="ci {escape(effect.state)}" viewBox="0 0 122 14">{borders}{mean}</svg>'
 
 
-def _numbers(study: Study, summary: pd.DataFrame) -> str:
-    """One row a cell of the table; for each measure the paper's number, where it gives one, and ours."""
-    readable = study.readable(summary.copy())
-    theirs, ours = "paper (its scale)", f"ours ({study.scale})"
-    axes = [axis for axis in study.axes if summary[axis].nunique() > 1] or list(study.axes)
-    head = second = ""
+def _numbers(study: Study) -> str:
+    """One row per cell of the table; for each measure the paper's number, where it gives one, and ours."""
+    summary, readable = study.summary, tables.readable(study)
+    axes = [axis for axis, labels in study.axes.items() if len(labels) > 1] or list(study.axes)
     rows = {tuple(labels): [runs, ""] for *labels, runs in summary[[*axes, "runs"]].itertuples(index=False)}
+    head = second = ""
     for name, group in readable.groupby(summary["measure"], sort=False):
-        reported, one_name = bool(group[theirs].any()), group["measure"].nunique() == 1
-        unit = f" ({group['unit'].iloc[0]})" if isinstance(group["unit"].iloc[0], str) and group["unit"].iloc[0] else ""
+        reported, one_name = bool(group[tables.PAPER].any()), group["measure"].nunique() == 1
+        unit = f" ({group['unit'].iloc[0]})" if group["unit"].iloc[0] else ""
         shown = group["measure"].iloc[0] if one_name else name
         head += f'<th class="group" colspan="{1 + reported}">{escape(shown + unit)}</th>'
         second += '<th class="paper">paper</th><th>ours</th>' if reported else '<th class="ours alone">ours</th>'
         found = {tuple(row[axis] for axis in axes): row for row in group.to_dict("records")}
         for labels, row in rows.items():
-            cell = found.get(labels, {theirs: "", ours: "", "measure": name})
-            target = "" if one_name else f' <span class="soft">{escape(cell["measure"].removeprefix(name))}</span>'
-            row[1] += f'<td class="paper">{escape(cell[theirs])}</td>' * reported
-            row[1] += f'<td class="ours{" alone" * (not reported)}">{escape(cell[ours])}{target}</td>'
+            target = "" if one_name or labels not in found else found[labels]["measure"].removeprefix(name)
+            row[1] += _cells(study, found.get(labels), reported, target)
     body = ""
-    for labels, (runs, texts) in rows.items():
+    for labels, (runs, cells) in rows.items():
         heads = "".join(f"<th>{escape(label)}</th>" for label in labels)
-        body += f"<tr>{heads}{texts}<td>{_run_links(runs)}</td></tr>"
+        body += f"<tr>{heads}{cells}<td>{_run_links(runs)}</td></tr>"
     names = "".join(f'<th rowspan="2">{escape(study.table.axis[axis].get("label", axis))}</th>' for axis in axes)
     top = f'<tr>{names}{head}<th rowspan="2">runs</th></tr><tr>{second}</tr>'
     return f'<div class="scroll"><table class="numbers"><thead>{top}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _cells(study: Study, row: dict | None, reported: bool, target: str) -> str:
+    """The paper's number, where the measure has any, and ours."""
+    theirs, ours = (row[tables.PAPER], row[tables.ours(study)]) if row else ("", "")
+    note = f' <span class="soft">{escape(target)}</span>' if target else ""
+    paper = f'<td class="paper">{escape(theirs)}</td>' * reported
+    return f'{paper}<td class="ours{" alone" * (not reported)}">{escape(ours)}{note}</td>'
 
 
 def _run_links(runs: str) -> str:
@@ -348,8 +331,7 @@ def _emphasis(text: str) -> str:
 
 def _run_list(paper: Paper) -> str:
     text = ""
-    for scale, folder in paper.folders.items():
-        ids = sorted(_runs(folder))
-        links = "".join(f"<div>{_run_links(run)}</div>" for run in ids)
-        text += _fold(f"All runs at {scale} scale", len(ids), f'<div class="runs">{links}</div>')
+    for scale, known in paper.records.items():
+        links = "".join(f"<div>{_run_links(run)}</div>" for run in sorted(known.runs))
+        text += _fold(f"All runs at {scale} scale", len(known.runs), f'<div class="runs">{links}</div>')
     return text

@@ -12,6 +12,7 @@ from fedrepro.evidence.study import Study
 from fedrepro.simulation import metrics, scratch
 from fedrepro.simulation.store import write_atomically
 
+PAPER = "paper (its scale)"  # the column of the paper's numbers
 SHOWN_EFFECTS = 8  # of a claim in the notebook and the README; the CSV file has all
 
 
@@ -108,9 +109,14 @@ def readable(study: Study) -> pd.DataFrame:
     table["measured"] = [_measured(study, row) for row in rows]
     table["measure"] = [_named(study, row) for row in rows]
     table["reported"] = ["" if pd.isna(row["reported"]) else _reported(row) for row in rows]
-    names = {"reported": "paper (its scale)", "measured": f"ours ({study.scale})"}
+    names = {"reported": PAPER, "measured": ours(study)}
     dropped = ["interval", "reported_more", "not_reached", "runs", "scale"]
     return table.drop(columns=dropped).rename(columns=names)
+
+
+def ours(study: Study) -> str:
+    """The column of our numbers."""
+    return f"ours ({study.scale})"
 
 
 def _reported(row: dict) -> str:

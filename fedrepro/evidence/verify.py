@@ -87,9 +87,9 @@ def _say_absent(checks: list["Check"], folder: Path) -> None:
 def _say_unchecked(records: list[Record], folder: Path) -> int:
     """Folders with files that belong to no record."""
     files = [path for path in folder.rglob("*") if path.is_file() and path != folder / "index.html"]
-    others = Counter(path.parent for path in files) - Counter()
+    others = Counter(path.parent for path in files)
     for known in records:
-        del others[known.folder]
+        others.pop(known.folder, None)
     for path, count in sorted(others.items()):
         print(f"{path}: not checked: {count} file{'s' * (count > 1)} without a record")
     return len(others)
