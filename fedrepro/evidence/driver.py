@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from fedrepro.errors import BadInput, bad
@@ -26,12 +27,13 @@ def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, 
     known, folder = known_runs(scale, paper), results_folder() / LOCAL / scale / paper
     check_root(known.store)
     others = kept(folder, [plan.table.name for plan in plans])
+    todo = {run.id: run for run in known.to_train((run for plan in plans for run in plan.runs()), fresh)}
     studies, failures = [], []
-    with progress([run for plan in plans for run in plan.runs()], known.store) as say:
+    with progress(list(todo.values()), known.store) if todo else nullcontext(print) as say:
         for plan in plans:
             started = time.monotonic()
             try:
-                sweep(known.to_train(plan.runs(), fresh), store=known.store, workers=workers)
+                sweep([run for run in plan.runs() if run.id in todo], store=known.store, workers=workers)
                 studies.append(make(plan, known, folder, workers))
                 say(f"{plan.table.name}: done in {time.monotonic() - started:.0f} s")
             except Exception as error:
@@ -113,7 +115,11 @@ def web_page(executed: Path) -> Path | None:
         return None
     page = executed.with_suffix(".html")
     if not page.exists() or page.stat().st_mtime < executed.stat().st_mtime:
-        page.write_text(HTMLExporter(template_name="classic").from_filename(str(executed))[0])
+        try:
+            text, _ = HTMLExporter(template_name="classic").from_filename(str(executed))
+        except (ValueError, AttributeError) as error:
+            raise BadInput(f"{executed} cannot be read ({error})") from None
+        page.write_text(text)
     return page
 
 

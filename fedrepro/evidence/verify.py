@@ -53,7 +53,7 @@ def main(folder: str, sample: int, seed: int, workers: int | None) -> int:
     unchecked = _say_unchecked(records, Path(folder))
     findings += _train_again(records, sample, seed, workers)
     words = f"FAILED: {findings} findings" if findings else "verified: nothing differs"
-    print(words + (f"; {unchecked} of the folders could not be checked" if unchecked else ""))
+    print(words + (f"; {unchecked} folder{'s' * (unchecked > 1)} could not be checked" if unchecked else ""))
     return 1 if findings else 0
 
 

@@ -1,7 +1,7 @@
 """What KAPC's notebooks add: the relationship matrix, how r_ii grows with and without learning, and what either saves
 (KA-15), what layers weigh, two readings of the wireless links."""
 
-from dataclasses import repanel
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -72,7 +72,7 @@ def visits(study: Study) -> Figure:
     sns.lineplot(trained, x="visit", y="r_ii", hue="cube", style="cube", dashes=False, markers=True, ax=panel)
     run = study.cells[0].run(study.seeds[0])
     for rule, colour in (("printed", "0.2"), ("mass", "0.6")):
-        own = without_learning(repanel(run, hp={**run.hp, "rows": rule})).groupby("visit")["r_ii"].mean().loc[:VISITS]
+        own = without_learning(replace(run, hp={**run.hp, "rows": rule})).groupby("visit")["r_ii"].mean().loc[:VISITS]
         panel.plot(own.index, own, color=colour, linestyle="--", label=f"rule alone: {rule}")
     for mu in study.axes["mu"]:
         panel.axhline(float(mu), color="0.5", linestyle=":", linewidth=1)
