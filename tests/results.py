@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 
 from fedrepro import Run
 from fedrepro.evidence import tables
-from fedrepro.evidence.driver import in_order, kept
+from fedrepro.evidence.driver import kept
 from fedrepro.evidence.record import DRAWN, Known, Record
-from fedrepro.evidence.study import Plan, Study, recorded
+from fedrepro.evidence.study import Plan, Study, in_order, recorded
 from fedrepro.simulation.store import checksum, rounds_digest
 from fedrepro.simulation.sweep import sweep
 

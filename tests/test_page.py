@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from fedrepro.cli import main
-from fedrepro.evidence import page, spec
+from fedrepro.evidence import fragments, page, spec
 from fedrepro.evidence.record import RUNS
 from fedrepro.evidence.verdict import MARKS, Effect, Verdict, word
 from fedrepro.simulation.store import checksum, write_json
@@ -99,11 +99,11 @@ def test_every_claim_with_its_verdict(text, verdicts):
     with open(spec.REPRODUCE / "fedbr/claims.csv", newline="") as file:
         claims = [line["id"] for line in csv.DictReader(file)]
     for claim in claims:
-        states = {found.get(claim, page.NOT_RUN) for found in verdicts.values()}
+        states = {found.get(claim, fragments.NOT_RUN) for found in verdicts.values()}
         classes = set(re.findall(rf'data-verdict="([\w-]+)">(?:(?!data-verdict).)*?· {claim}<', text, re.S))
-        assert classes == {page._class(state) for state in states}
+        assert classes == {fragments.css_class(state) for state in states}
     for scale, found in verdicts.items():  # each has totals of its own, in its own words
-        counts = Counter(word(found.get(claim, page.NOT_RUN), scale) for claim in claims)
+        counts = Counter(word(found.get(claim, fragments.NOT_RUN), scale) for claim in claims)
         for shown in re.findall(rf"<b>At {scale} scale.*?legend(.*?)</div>", text, re.S):
             numbers = re.findall(r"<strong>(\d+)</strong> ([^<]+)<", shown)
             assert {name: int(number) for number, name in numbers} == counts
@@ -184,7 +184,7 @@ def test_words_of_a_claim_are_escaped():
     claim = {"id": EVIL, "claim": EVIL, "said in": EVIL, "note": EVIL}
     effect = Effect(EVIL, 0.1, 0.1, 0.0, 1.0, "", 2.0, 0.1, 1.0, EVIL, 3, None, EVIL)
     for verdict in (None, Verdict("holds", "cpu", (effect,), why=EVIL)):
-        made = page._claims([(claim, verdict)])
+        made = fragments.claims([(claim, verdict)])
         assert "<script>" not in made and "&lt;script&gt;alert(1)" in made
 
 
@@ -215,7 +215,8 @@ def test_intervals_are_drawn_against_what_is_claimed():
     def effect(mean, half, low=0.0, high=float("inf"), state="open", bound=""):
         return Effect("a − b", mean, half, low, high, bound, 2.0, 0.1, 1.0, state, 3, None, "s")
 
-    drawn = page._drawn([effect(0.2, 0.1, state="holds"), effect(-0.2, 0.1, state="opposite"), effect(1e-5, 0.1)])
+    three = [effect(0.2, 0.1, state="holds"), effect(-0.2, 0.1, state="opposite"), effect(1e-5, 0.1)]
+    drawn = fragments.intervals(three)
     assert re.findall(r'class="ci (\w+)"', drawn) == ["holds", "opposite", "open"]
     zero = float(re.search(r'zero" d="M([\d.]+)', drawn)[1])
     ends = [tuple(map(float, pair)) for pair in re.findall(r'<path d="M([\d.]+) 7H([\d.]+)"', drawn)]
@@ -223,13 +224,13 @@ def test_intervals_are_drawn_against_what_is_claimed():
     assert ends[2][0] < zero < ends[2][1]
     assert "<span>+0.2 ± 0.1 s</span>" in drawn
 
-    near = page._drawn([effect(0.5, 0.1, -1.0, 1.0, "holds")])
+    near = fragments.intervals([effect(0.5, 0.1, -1.0, 1.0, "holds")])
     assert near.count('class="zero"') == 2 and "within ±1" in near
-    alone = page._drawn([effect(0.2, None), effect(float("nan"), None), effect(3.0, 1.0, bound="at least")])
+    alone = fragments.intervals([effect(0.2, None), effect(float("nan"), None), effect(3.0, 1.0, bound="at least")])
     assert alone.count("<svg") == 1
     for words in ("+0.2 s", "target not reached", "at least +3 ± 1 s"):
         assert f"<span>{words}</span>" in alone
-    assert page._drawn([]) == ""
+    assert fragments.intervals([]) == ""
 
 
 def test_no_results_is_said(tmp_path, capsys):

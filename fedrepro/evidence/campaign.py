@@ -18,7 +18,7 @@ from fedrepro.checks import choose
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import driver, spec, tables, tune
 from fedrepro.evidence.record import Known, Record
-from fedrepro.evidence.study import Plan, committed, results_folder, run_store
+from fedrepro.evidence.study import Plan, committed, in_order, results_folder, run_store
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import count_workers
@@ -192,7 +192,7 @@ def write(items: list[Item], store: Path) -> int:
             print(f"{table} at {scale} scale: FAILED: {driver.short(error)}", flush=True)
     for folder, studies in written.items():
         others = driver.kept(folder, [study.table.name for study in studies])
-        tables.write(folder, driver.in_order([*others, *studies]))
+        tables.write(folder, in_order([*others, *studies]))
     return 1 if failures else 0
 
 

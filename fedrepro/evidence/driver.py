@@ -11,7 +11,7 @@ from pathlib import Path
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import spec, tables
 from fedrepro.evidence.record import Known, Record
-from fedrepro.evidence.study import Plan, Study, committed, known_runs, recorded, results_folder
+from fedrepro.evidence.study import Plan, Study, committed, in_order, known_runs, recorded, results_folder
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.session import count_workers
 from fedrepro.simulation.store import check_root
@@ -52,7 +52,7 @@ def _plans(paper: str, scale: str, seeds, workers, table: str | None) -> list[Pl
     found = spec.tables(paper)
     if table is not None and table not in [one.name for one in found]:
         raise bad("table", table, ", ".join(one.name for one in found))
-    plans = [Plan(f"{paper}/{one.name}", scale, seeds) for one in found if table in (None, one.name)]
+    plans = [Plan(one, scale, seeds) for one in found if table in (None, one.name)]
     for plan in plans:
         if not notebook(plan).exists():
             raise BadInput(f"{plan.table.name}: its notebook {notebook(plan).relative_to(spec.HOME)} is missing")
@@ -66,12 +66,6 @@ def kept(folder: Path, names: Sequence[str]) -> list[Study]:
     return [study for study in recorded(record) if study.table.name not in names]
 
 
-def in_order(studies: Sequence[Study]) -> list[Study]:
-    """As the paper has its tables."""
-    names = [table.name for table in spec.tables(studies[0].table.paper)]
-    return sorted(studies, key=lambda study: names.index(study.table.name))
-
-
 def notebook(plan: Plan) -> Path:
     return spec.NOTEBOOKS / plan.table.paper / f"{plan.table.name}.ipynb"
 
@@ -79,7 +73,7 @@ def notebook(plan: Plan) -> Path:
 def make(plan: Plan, known: Known, folder: Path, workers: int | None = None) -> Study:
     """Execute a table's notebook, judge its claims -> the study, ready to be written."""
     execute(plan, folder, workers)
-    study = Study(plan.name, plan.scale, plan.seeds, known)
+    study = Study(plan.loaded, plan.scale, plan.seeds, known)
     study.verdicts  # noqa: B018 (what fails, fails here)
     return study
 

@@ -59,7 +59,7 @@ class Shown(Study):
     """A study in a notebook."""
 
     def __init__(self, plan: Plan, known: Known, workers: int | None, save: str | None):
-        super().__init__(plan.name, plan.scale, plan.seeds, known)
+        super().__init__(plan.loaded, plan.scale, plan.seeds, known)
         self.store, self.workers, self._save = known.store, workers, save
 
     def show(self, figure: Figure | None = None) -> None:

@@ -10,20 +10,17 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
 from string import Template
 
-import pandas as pd
-
 from fedrepro.errors import bad
-from fedrepro.evidence import record, spec, tables
+from fedrepro.evidence import fragments, record, spec, tables
 from fedrepro.evidence.driver import web_page
+from fedrepro.evidence.fragments import NOT_RUN, STATES
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study, recorded
-from fedrepro.evidence.verdict import MARKS, Effect, Verdict, text, word
 from fedrepro.simulation.store import write_atomically
 
 SCALES = spec.SCALES[:0:-1]  # the paper's own first; smoke is for CI
@@ -42,10 +39,7 @@ LINKS = {
     "_curves.csv": "curves CSV",
     "_gate.csv": "gate CSV",
 }
-NOT_RUN = "not run yet"
-STATES = [*MARKS, NOT_RUN]
 ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
-Judged = tuple[dict, Verdict | None]  # a claim, and its verdict where its table was measured
 
 
 def build(folder: Path) -> Path:
@@ -55,8 +49,9 @@ def build(folder: Path) -> Path:
     if not any(paper.records for paper in papers):
         wanted = f"a folder with <scale>/<paper>/{record.RUNS}, such as results or results/local"
         raise bad("results", str(folder), wanted)
-    for known, studies in ((paper.records[scale], paper.studies[scale]) for paper in papers for scale in paper.records):
-        tables.write_readme(known.folder, list(studies.values()))
+    for paper in papers:
+        for scale, known in paper.records.items():
+            tables.write_readme(known.folder, list(paper.studies[scale].values()))
     page = _page(papers)
     target = folder / "index.html"
     write_atomically(target, lambda file: file.write(page.encode()))
@@ -100,13 +95,9 @@ def _page(papers: list[Paper]) -> str:
         policy=f"default-src 'none'; img-src 'self' file:; style-src {_source(css)}; script-src {_source(js)}; "
         "base-uri 'none'; form-action 'none'",
         counted=", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counted),
-        totals="".join(_total(scale, totals[scale], EXPLAINED[scale]) for scale in scales),
+        totals="".join(fragments.total(scale, totals[scale], EXPLAINED[scale]) for scale in scales),
         links="".join(f'<a href="#{paper.id}">{escape(paper.title)}</a>' for paper in papers),
-        buttons="".join(
-            f'<button class="{_class(v)}" data-verdict="{_class(v)}" aria-pressed="false">{_mark(v)}{v}</button>'
-            for v in STATES
-            if found[v]
-        ),
+        buttons="".join(fragments.button(state) for state in STATES if found[state]),
         scales=f'<select id="scale"><option value="">all scales</option>{options}</select>' if len(scales) > 1 else "",
         papers="".join(map(_paper, papers)),
         runs=json.dumps(runs, separators=(",", ":")).replace("<", "\\u003c"),
@@ -123,29 +114,6 @@ def _source(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _class(state: str) -> str:
-    return state.replace(" ", "-")
-
-
-def _mark(state: str) -> str:
-    return f"{MARKS[state]} " if state in MARKS else ""
-
-
-def _fold(title: str, number: int, body: str) -> str:
-    return f"<details><summary>{title} ({number})</summary>{body}</details>\n"
-
-
-def _total(scale: str, counts: Counter, note: str) -> str:
-    """Of one scale: those of different scales are never added up."""
-    bars = words = ""
-    for state in STATES:
-        if number := counts[state]:
-            bars += f'<i class="{_class(state)}" data-flex="{number}" title="{number} {word(state, scale)}"></i>'
-            words += f'<span class="{_class(state)}"><strong>{number}</strong> {word(state, scale)}</span>'
-    bars, words = f'<div class="bar">{bars}</div>', f'<div class="legend">{words}</div>'
-    return f'<div class="total"><b>At {scale} scale</b> <span class="soft">{note}</span>{bars}{words}</div>'
-
-
 def _runs(known: Record) -> dict[str, dict]:
     """The record of each run, with its curve, for the page's own window."""
     found = {}
@@ -157,7 +125,7 @@ def _runs(known: Record) -> dict[str, dict]:
 
 
 def _paper(paper: Paper) -> str:
-    totals = "".join(_total(scale, paper.count(scale), "") for scale in paper.records)
+    totals = "".join(fragments.total(scale, paper.count(scale), "") for scale in paper.records)
     totals = totals or '<p class="soft">Not measured yet.</p>'
     return f"""<section class="paper" id="{paper.id}">
 <h2>{escape(paper.title)}</h2>
@@ -170,11 +138,10 @@ def _paper(paper: Paper) -> str:
 
 
 def _table(paper: Paper, table: spec.Table) -> str:
-    blocks = [
-        _measured(paper, scale, found[table.name]) for scale, found in paper.studies.items() if table.name in found
-    ]
+    here = {scale: found[table.name] for scale, found in paper.studies.items() if table.name in found}
+    blocks = [_measured(paper, scale, study) for scale, study in here.items()]
     if not blocks:
-        blocks = [f'<div class="measured">{_claims([(claim, None) for claim in table.claims()])}</div>']
+        blocks = [f'<div class="measured">{fragments.claims([(claim, None) for claim in table.claims()])}</div>']
     head = f"<h3>{escape(table.title)}</h3><p>{escape(table.question)}</p>"
     return f'<section class="table" id="{paper.id}-{table.name}">{head}{"".join(blocks)}</section>\n'
 
@@ -187,111 +154,16 @@ def _measured(paper: Paper, scale: str, study: Study) -> str:
     web_page(folder / f"{name}.ipynb")
     files = {suffix: words for suffix, words in LINKS.items() if (folder / f"{name}{suffix}").exists()}
     links = "".join(f"<a href={json.dumps(path + suffix)}>{words}</a>" for suffix, words in files.items())
-    numbers = _numbers(study)
+    numbers = fragments.numbers(study)
     if study.table.groups:
-        numbers += f"<h4>{escape(study.table.groups['title'])}</h4>{_plain(study.grouped())}"
+        numbers += f"<h4>{escape(study.table.groups['title'])}</h4>{fragments.plain(study.grouped())}"
     title, size = "The paper's numbers beside ours", len(study.summary)
-    numbers = f"<h4>{title}</h4>{numbers}" if size <= 20 else _fold(title, size, numbers)
+    numbers = f"<h4>{title}</h4>{numbers}" if size <= 20 else fragments.fold(title, size, numbers)
     return (
         f'<div class="measured" data-scale="{scale}"><p class="caption">{escape(tables.caption(study))}</p>'
-        f"{figure}<h4>Claims</h4>{_claims(study.verdicts)}{numbers}"
+        f"{figure}<h4>Claims</h4>{fragments.claims(study.verdicts)}{numbers}"
         f'<div class="links">{links}</div></div>'
     )
-
-
-def _claims(judged: Sequence[Judged]) -> str:
-    states = [verdict.state if verdict else NOT_RUN for _, verdict in judged]
-    ordered = sorted(zip(states, judged, strict=True), key=lambda one: STATES.index(one[0]))
-    return "".join(_claim(state, claim, verdict) for state, (claim, verdict) in ordered)
-
-
-def _claim(state: str, claim: dict, verdict: Verdict | None) -> str:
-    said, source = escape(claim["claim"]), f"{escape(claim['said in'])} · {escape(claim['id'])}"
-    why = f"{_note(verdict.reason)}{_drawn(verdict.effects)}" if verdict else ""
-    return (
-        f'<div class="claim {_class(state)}" data-verdict="{_class(state)}">'
-        f"<div>{_mark(state)}{verdict.word if verdict else NOT_RUN}</div><div><p>{said}</p>"
-        f'<span class="soft">{source}</span>{why}{_note(claim.get("note", ""))}</div></div>'
-    )
-
-
-def _note(text: str) -> str:
-    return f'<p class="soft">{escape(text)}</p>' if text else ""
-
-
-def _drawn(effects: Sequence[Effect]) -> str:
-    """One line per comparison: what, its interval against the borders of what is claimed, the numbers."""
-    if not effects:
-        return ""
-    ends, lines = [x for e in effects for x in (*_borders(e), *_ends(e))] or [0.0], ""
-    for e in effects:
-        numbers = escape(text(e).removeprefix(e.what + ": "))
-        lines += f"<span>{escape(e.what)}</span>{_interval(e, min(ends), max(ends))}<span>{numbers}</span>"
-    lines = f'<div class="effects">{lines}</div>'
-    return lines if len(effects) <= 20 else _fold("All comparisons", len(effects), lines)
-
-
-def _borders(effect: Effect) -> list[float]:
-    return [x for x in (effect.low, effect.high) if abs(x) != float("inf")]
-
-
-def _ends(effect: Effect) -> list[float]:
-    return [] if effect.half is None else [effect.mean - effect.half, effect.mean + effect.half]
-
-
-def _interval(effect: Effect, low: float, high: float) -> str:
-    if effect.half is None:
-        return "<span></span>"
-
-    def at(value: float) -> str:
-        return f"{4 + 114 * (value - low) / (high - low or 1.0):.1f}"
-
-    borders = "".join(f'<path class="zero" d="M{at(x)} 0V14"/>' for x in _borders(effect))
-    left, right = map(at, _ends(effect))
-    mean = f'<path d="M{left} 7H{right}"/><circle cx="{at(effect.mean)}" cy="7" r="2"/>'
-    return f'<svg class="ci {escape(effect.state)}" viewBox="0 0 122 14">{borders}{mean}</svg>'
-
-
-def _numbers(study: Study) -> str:
-    """One row per cell of the table; for each measure the paper's number, where it gives one, and ours."""
-    summary, readable = study.summary, tables.readable(study)
-    axes = [axis for axis, labels in study.axes.items() if len(labels) > 1] or list(study.axes)
-    rows = {tuple(labels): [runs, ""] for *labels, runs in summary[[*axes, "runs"]].itertuples(index=False)}
-    head = second = ""
-    for name, group in readable.groupby(summary["measure"], sort=False):
-        reported, one_name = bool(group[tables.PAPER].any()), group["measure"].nunique() == 1
-        unit = f" ({group['unit'].iloc[0]})" if group["unit"].iloc[0] else ""
-        shown = group["measure"].iloc[0] if one_name else name
-        head += f'<th class="group" colspan="{1 + reported}">{escape(shown + unit)}</th>'
-        second += '<th class="paper">paper</th><th>ours</th>' if reported else '<th class="ours alone">ours</th>'
-        found = {tuple(row[axis] for axis in axes): row for row in group.to_dict("records")}
-        for labels, row in rows.items():
-            target = "" if one_name or labels not in found else found[labels]["measure"].removeprefix(name)
-            row[1] += _cells(study, found.get(labels), reported, target)
-    body = ""
-    for labels, (runs, cells) in rows.items():
-        heads = "".join(f"<th>{escape(label)}</th>" for label in labels)
-        body += f"<tr>{heads}{cells}<td>{_run_links(runs)}</td></tr>"
-    names = "".join(f'<th rowspan="2">{escape(study.table.axis[axis].get("label", axis))}</th>' for axis in axes)
-    top = f'<tr>{names}{head}<th rowspan="2">runs</th></tr><tr>{second}</tr>'
-    return f'<div class="scroll"><table class="numbers"><thead>{top}</thead><tbody>{body}</tbody></table></div>'
-
-
-def _cells(study: Study, row: dict | None, reported: bool, target: str) -> str:
-    """The paper's number, where the measure has any, and ours."""
-    theirs, ours = (row[tables.PAPER], row[tables.ours(study)]) if row else ("", "")
-    note = f' <span class="soft">{escape(target)}</span>' if target else ""
-    paper = f'<td class="paper">{escape(theirs)}</td>' * reported
-    return f'{paper}<td class="ours{" alone" * (not reported)}">{escape(ours)}{note}</td>'
-
-
-def _run_links(runs: str) -> str:
-    return " ".join(f'<a href="#run-{escape(run)}"><code>{escape(run[:6])}</code></a>' for run in runs.split())
-
-
-def _plain(table: pd.DataFrame) -> str:
-    html = table.round(4).to_html(index=False, border=0, na_rep="").replace(' style="text-align: right;"', "")
-    return f'<div class="scroll">{html}</div>'
 
 
 def _deviations(paper: Paper) -> str:
@@ -303,7 +175,7 @@ def _deviations(paper: Paper) -> str:
         return f" ({', '.join(found)})" if found else ""
 
     items = "".join(f"<li><b>{escape(what)}.</b> {escape(why)}{link(ids)}</li>" for what, why, ids in unique)
-    return _fold("Where we differ from the paper, and why", len(unique), f"<ul>{items}</ul>")
+    return fragments.fold("Where we differ from the paper, and why", len(unique), f"<ul>{items}</ul>")
 
 
 @cache
@@ -320,18 +192,14 @@ def _errata(paper: Paper) -> str:
     found = errata().get(paper.id, [])
     if not found:
         return ""
-    items = "".join(f'<li id="{id_}"><b>{id_}</b> {escape(where)} {_emphasis(what)}</li>' for id_, where, what in found)
-    return _fold("Errata and ambiguities found in the paper", len(found), f"<ul>{items}</ul>")
-
-
-def _emphasis(text: str) -> str:
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
-    return re.sub(r"(?<![\w*])\*([^*]+)\*(?![\w*])", r"<em>\1</em>", text)
+    texts = [(id_, f"<b>{id_}</b> {escape(where)} {fragments.emphasis(what)}") for id_, where, what in found]
+    items = "".join(f'<li id="{id_}">{text}</li>' for id_, text in texts)
+    return fragments.fold("Errata and ambiguities found in the paper", len(found), f"<ul>{items}</ul>")
 
 
 def _run_list(paper: Paper) -> str:
     text = ""
     for scale, known in paper.records.items():
-        links = "".join(f"<div>{_run_links(run)}</div>" for run in sorted(known.runs))
-        text += _fold(f"All runs at {scale} scale", len(known.runs), f'<div class="runs">{links}</div>')
+        links = "".join(f"<div>{fragments.run_links(run)}</div>" for run in sorted(known.runs))
+        text += fragments.fold(f"All runs at {scale} scale", len(known.runs), f'<div class="runs">{links}</div>')
     return text

@@ -1,6 +1,7 @@
 """Study: one table or figure of a paper: rows of rounds -> values -> verdicts, each computed once."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,8 @@ from fedrepro.evidence.record import RUNS, Known, Part, Record, Source
 from fedrepro.evidence.verdict import Verdict, judge
 from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
+
+NUMBER = re.compile(r"(\d+)")
 
 
 def results_folder() -> Path:
@@ -51,8 +54,8 @@ class Plan:
     ):
         """`where` leaves only the cells with these labels."""
         self.scale = scale or default_scale()
-        loaded = table if isinstance(table, spec.Table) else spec.find(table)
-        self.table = loaded.named_for(self.scale)
+        self.loaded = table if isinstance(table, spec.Table) else spec.find(table)
+        self.table = self.loaded.named_for(self.scale)  # labels say what this scale uses
         self.seeds = _seeds(seeds, self.table.seeds_at(self.scale))
         names = self.table.names
         lists = {axis: [label] if isinstance(label, str) else label for axis, label in (where or {}).items()}
@@ -251,11 +254,16 @@ class Study(Plan):
 def recorded(record: Record) -> list[Study]:
     """The tables of a record, in the paper's order; damaged runs are left out, and tables of which nothing is left."""
     studies = []
-    for table in record.tables:
-        part = Part(record, record.manifest["tables"].get(table.name, ()))
-        if seeds := part.seeds():
-            studies.append(Study(table, record.scale, seeds, part))
-    return [study for study in studies if study.cells]
+    for name, ids in record.manifest["tables"].items():
+        part = Part(record, ids)
+        if (spec.REPRODUCE / record.paper / f"{name}.toml").exists() and (seeds := part.seeds()):
+            studies.append(Study(f"{record.paper}/{name}", record.scale, seeds, part))
+    return in_order([study for study in studies if study.cells])
+
+
+def in_order(studies: Sequence[Study]) -> list[Study]:
+    """Table 10 after Table 2."""
+    return sorted(studies, key=lambda study: [int(p) if p.isdigit() else p for p in NUMBER.split(study.table.name)])
 
 
 def _at(panel: dict[str, str]) -> str:
