@@ -69,8 +69,9 @@ def parser() -> argparse.ArgumentParser:
     data.add_argument("--json", action="store_true", help="for machines")
 
     again = commands.add_parser(
-        "reproduce", help="execute a paper's notebooks and judge its claims",
-        description="Execute a paper's notebooks with papermill; what is in the store is not computed again.",
+        "reproduce", help="train a paper's tables, execute its notebooks and judge its claims",
+        description="Train what is neither in the store nor in the committed record, execute the paper's notebooks and "
+        "write the results to results/local/SCALE/PAPER. What is committed is not changed.",
     )  # fmt: skip
     again.add_argument("paper", help="fedbr, ... (`fedrepro papers` lists them)")
     again.add_argument("--scale", default="reduced", help="smoke, reduced, cpu or paper (default: %(default)s)")
@@ -109,9 +110,10 @@ def parser() -> argparse.ArgumentParser:
 
     page = commands.add_parser(
         "report", help="build results/index.html, one page of all papers",
-        description="Build index.html in the results folder from the files there: a static page, no server needed.",
+        description="Build index.html in the results folder from the records there: a static page, no server needed.",
     )  # fmt: skip
-    page.add_argument("folder", nargs="?", default="results", help="the results (default: %(default)s)")
+    page.add_argument("folder", nargs="?", default="results",
+                      help="results (the default), or results/local for those of your own runs")  # fmt: skip
 
     check = commands.add_parser(
         "verify", help="check committed results against their record, and train some runs again",

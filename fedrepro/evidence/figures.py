@@ -2,6 +2,7 @@
 
 import itertools
 import textwrap
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -58,7 +59,7 @@ def note(study: Study, figure, measures: list[str] | None = None, more: str = ""
     """Every figure says what it is: scale, data, seeds."""
     data = sorted({_data(cell.run(study.seeds[0]).data) for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
-    if study.values[study.values["measure"].isin(measures or [])]["value"].isna().any():
+    if any(study.of(measure)["value"].isna().any() for measure in measures or []):
         text += "  ·  a missing point or bar: target not reached"
     figure.text(0.01, -0.02, text + more, fontsize="x-small", color="0.35", ha="left", va="top")
 
@@ -137,7 +138,7 @@ def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | Non
     style()
     figure, panels = _panels(study, measures, col)
     for name, labels, panel in panels:
-        draw(select(study.values[study.values["measure"] == name], labels), panel)
+        draw(select(study.of(name), labels), panel)
         height = textwrap.fill(with_unit(study, name), 36)
         panel.set(xlabel=axis_name(study, x), ylabel=height, title=_titled(study, labels))
     if hue:
@@ -155,7 +156,8 @@ def over(
     groups = len(study.axes[hue]) if hue else 1
 
     def draw(values, panel):
-        marks = {"markers": list("os^DvPX")[:groups], "linestyles": ["-"] * groups} if hue else {"markers": "o"}
+        marks: dict[str, Any] = {"markers": list("os^DvPX")[:groups] if hue else "o"}
+        marks |= {"linestyles": ["-"] * groups} if hue else {}
         marks |= {"order": study.axes[x], "hue_order": study.axes[hue] if hue else None}
         marks |= {"dodge": 0.25 if groups > 1 else False, "capsize": 0.08, "errorbar": _error(study)}
         sns.pointplot(values, x=x, y="value", hue=hue, ax=panel, **marks)
@@ -182,14 +184,14 @@ def ranking(study: Study, measure: str, y: str = "method", hue: str | None = Non
     """One measure as horizontal bars for every label of an axis, one panel for each label of `col`; at paper scale
     the paper's numbers are crosses."""
     style()
-    values = study.values[study.values["measure"] == measure]
+    values = study.of(measure)
     columns, groups = study.axes[col], study.axes[hue] if hue else [None]
     height = 1.2 + 0.24 * len(study.axes[y]) * (1 + len(groups)) / 2
     figure, axes = plt.subplots(1, len(columns), figsize=(3 + 5 * len(columns), height + 1), squeeze=False, sharey=True)
     theirs = [r for r in study.table.reported_rows() if r["measure"] == measure and study.scale == "paper"]
     for panel, label in zip(axes[0], columns, strict=True):
         order = {"order": study.axes[y], "hue_order": groups if hue else None}
-        shown = values[values[col] == label]
+        shown = select(values, {col: label})
         sns.barplot(shown, x="value", y=y, hue=hue, **order, ax=panel, errorbar=_error(study), capsize=0.2)
         for row in theirs:
             if row[col] == label and row[y] in study.axes[y] and (not hue or row[hue] in groups):
@@ -212,10 +214,11 @@ def heatmap(
     `by_row` shades by the rank within a row, panel below panel; `mark_best` frames the paper's best cell of each row.
     """
     style()
-    keys, reported = [rows] if isinstance(rows, str) else rows, pd.DataFrame(study.table.reported_rows())
-    shown = {f"ours ({study.scale})": _grid(study, study.values, measure, keys, study.axes, columns)}
-    if len(reported) and (reported["measure"] == measure).any():
-        paper = _grid(study, reported, measure, keys, study.table.choices("paper"), columns)
+    keys = [rows] if isinstance(rows, str) else rows
+    reported = pd.DataFrame([row for row in study.table.reported_rows() if row["measure"] == measure])
+    shown = {f"ours ({study.scale})": _grid(study, study.of(measure), keys, study.axes, columns)}
+    if len(reported):
+        paper = _grid(study, reported, keys, study.table.choices("paper"), columns)
         shown["the paper (its own scale)"] = paper
     heights = [1.6 + 0.5 * len(table) for table in shown.values()]
     if by_row:
@@ -236,22 +239,23 @@ def heatmap(
     return figure
 
 
-def _grid(study: Study, values: pd.DataFrame, measure: str, rows: list[str], axes: dict, columns: str) -> pd.DataFrame:
-    """A measure by those of the axes `rows` that the values have, and by the axis `columns`."""
+def _grid(study: Study, values: pd.DataFrame, rows: list[str], axes: dict, columns: str) -> pd.DataFrame:
+    """The values by those of the axes `rows` that the values have, and by the axis `columns`."""
     known = [key for key in rows if key in values]
     names = " and\n".join(axis_name(study, key) for key in known)
     order = [" ".join(labels) for labels in itertools.product(*(axes[key] for key in known))]
-    values = values[values["measure"] == measure].assign(row=lambda v: v[known].agg(" ".join, axis=1))
+    values = values.assign(row=[" ".join(labels) for labels in values[known].to_numpy()])
     table = values.pivot_table(index="row", columns=columns, values="value").astype(float)
-    table = table.reindex([row for row in order if row in table.index]).rename_axis(names)
-    return table[[c for c in axes[columns] if c in table]]
+    here = [row for row in order if row in table.index], [label for label in axes[columns] if label in table]
+    return table.reindex(index=here[0], columns=here[1]).rename_axis(index=names)
 
 
 def _frame(panel, table: pd.DataFrame, cells: pd.Series) -> None:
     """A red frame around one cell of each row, where the table has it."""
+    rows, columns = list(table.index), list(table.columns)
     for row, column in cells.items():
-        if row in table.index and column in table:
-            corner = (table.columns.get_loc(column), table.index.get_loc(row))
+        if row in rows and column in columns:
+            corner = (columns.index(column), rows.index(row))
             panel.add_patch(plt.Rectangle(corner, 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
 
 
@@ -270,7 +274,8 @@ def split(study: Study, clients: int = 12):
     style()
     counts = _partition(study, clients)
     if counts.shape[1] > 20:
-        counts = counts.T.groupby(counts.columns // 10).sum().T.rename(columns=lambda c: f"{10 * c}-{10 * c + 9}")
+        tens = {f"{c}-{c + 9}": counts.loc[:, c : c + 9].sum(axis=1) for c in range(0, counts.shape[1], 10)}
+        counts = pd.DataFrame(tens)
     figure, panel = plt.subplots(figsize=(9, 4.2))
     sns.heatmap(counts, annot=True, fmt="d", cmap="rocket_r", ax=panel, cbar_kws={"label": "samples"})
     run = study.cells[0].run(study.seeds[0])

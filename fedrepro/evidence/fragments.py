@@ -100,17 +100,18 @@ def _interval(effect: Effect, low: float, high: float) -> str:
 
 def numbers(study: Study) -> str:
     """One row per cell of the table; for each measure the paper's number, where it gives one, and ours."""
-    summary, readable = study.summary, tables.readable(study)
+    summary, readable = study.summary, tables.readable(study).to_dict("records")
     axes = [axis for axis, labels in study.axes.items() if len(labels) > 1] or list(study.axes)
     rows = {tuple(labels): [runs, ""] for *labels, runs in summary[[*axes, "runs"]].itertuples(index=False)}
     head = second = ""
-    for name, group in readable.groupby(summary["measure"], sort=False):
-        reported, one_name = bool(group[tables.PAPER].any()), group["measure"].nunique() == 1
-        unit = f" ({group['unit'].iloc[0]})" if group["unit"].iloc[0] else ""
-        shown = group["measure"].iloc[0] if one_name else name
+    for name in study.measures:
+        group = [row for measure, row in zip(summary["measure"], readable, strict=True) if measure == name]
+        reported, one_name = any(row[tables.PAPER] for row in group), len({row["measure"] for row in group}) == 1
+        unit = f" ({group[0]['unit']})" if group[0]["unit"] else ""
+        shown = group[0]["measure"] if one_name else name
         head += f'<th class="group" colspan="{1 + reported}">{escape(shown + unit)}</th>'
         second += '<th class="paper">paper</th><th>ours</th>' if reported else '<th class="ours alone">ours</th>'
-        found = {tuple(row[axis] for axis in axes): row for row in group.to_dict("records")}
+        found = {tuple(row[axis] for axis in axes): row for row in group}
         for labels, row in rows.items():
             target = "" if one_name or labels not in found else found[labels]["measure"].removeprefix(name)
             row[1] += _cells(study, found.get(labels), reported, target)

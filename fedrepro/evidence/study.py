@@ -2,14 +2,16 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any, cast
 
 import pandas as pd
 
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import gate, spec
+from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.measures import limit, measured
 from fedrepro.evidence.record import RUNS, Known, Part, Record, Source
 from fedrepro.evidence.verdict import Verdict, judge
@@ -156,8 +158,7 @@ class Study(Plan):
     def values(self) -> pd.DataFrame:
         """Tidy: one row for every cell, seed and measure."""
         rows = []
-        for key, table in self.rounds.groupby(["run", *self.axes, "seed"], sort=False):
-            labels = dict(zip(["run", *self.axes, "seed"], key, strict=True))
+        for labels, table in by_labels(self.rounds, ["run", *self.axes, "seed"]):
             for name, measure in self.measures.items():
                 target = {**measure, "target": spec.target(measure, labels)}
                 numbers = {"value": measured(table, target), "limit": limit(table, measure)}
@@ -165,21 +166,25 @@ class Study(Plan):
                 rows.append({**labels, "measure": name, **numbers, "unit": unit, "scale": self.scale})
         return pd.DataFrame(rows)
 
+    def of(self, measure: str) -> pd.DataFrame:
+        """The values of one measure."""
+        return select(self.values, {"measure": measure})
+
     @cached_property
     def summary(self) -> pd.DataFrame:
         """reported | measured mean and 95% interval over seeds | scale, data, seeds, run ids."""
-        reported = {}
-        for row in self.table.reported_rows():
-            reported[(row["measure"], *(row.get(axis) for axis in self.axes))] = row["value"], row["censored"]
-        lines = []
+        lines, keys = [], ["measure", *self.axes]
+        reported = {tuple(row.get(key) for key in keys): row for row in self.table.reported_rows()}.values()
         data = {tuple(cell.labels.values()): cell.run(self.seeds[0]).data for cell in self.cells}
-        for key, group in self.values.groupby(["measure", *self.axes], sort=False):
-            mean, half = metrics.mean_interval(group["value"].dropna().tolist() or [float("nan")])
-            value, censored = _lookup(reported, key)
-            line = {"measure": key[0], **dict(zip(self.axes, key[1:], strict=True))}
-            line |= {"reported": value, "reported_more": censored, "measured": mean, "interval": half}
-            line |= {"not_reached": int(group["value"].isna().sum()), "seeds": len(group)}
-            line |= {"unit": group["unit"].iloc[0], "scale": self.scale, "data": data[key[1:]]}
+        for labels, group in by_labels(self.values, keys):
+            values = [value for value in group["value"] if not pd.isna(value)]
+            mean, half = metrics.mean_interval(values or [float("nan")])
+            theirs = (row for row in reported if all(row.get(key, label) == label for key, label in labels.items()))
+            found = next(theirs, {"value": float("nan"), "censored": False})
+            value, censored = found["value"], found["censored"]
+            line = {**labels, "reported": value, "reported_more": censored, "measured": mean, "interval": half}
+            line |= {"not_reached": len(group) - len(values), "seeds": len(group), "unit": group["unit"].iloc[0]}
+            line |= {"scale": self.scale, "data": data[tuple(labels[axis] for axis in self.axes)]}
             lines.append(line | {"runs": " ".join(group["run"])})
         return pd.DataFrame(lines)
 
@@ -230,25 +235,28 @@ class Study(Plan):
     def grouped(self) -> pd.DataFrame:
         """Mean and deviation over the cells whose labels have equally many parts, beside the paper's."""
         groups = self.table.groups
-        values = self.values[self.values["measure"] == groups["measure"]]
-        cells = values.groupby(groups["axis"], sort=False)["value"].mean()
-        parts = cells.index.map(lambda label: label.count(groups["separator"]) + 1)
-        ours = cells.groupby(parts).agg(["size", "mean", "std"])
+        cells = self.of(groups["measure"]).groupby(groups["axis"], sort=False).agg({"value": "mean"}).reset_index()
+        cells[groups["column"]] = [label.count(groups["separator"]) + 1 for label in cells[groups["axis"]]]
+        names = {"cells": "size", "our mean": "mean", "our deviation over cells": "std"}
+        ours = cells.groupby(groups["column"]).agg(**{name: ("value", how) for name, how in names.items()})
         paper = pd.read_csv(self.table.path.parent / "reported" / groups["file"]).set_index(groups["column"])
-        paper = (paper[["value", "std"]] / 100).rename(columns={"value": "paper's mean", "std": "paper's deviation"})
-        names = {"size": "cells", "mean": "our mean", "std": "our deviation over cells"}
-        return ours.join(paper).rename(columns=names).rename_axis(groups["column"]).reset_index()
+        theirs = {"paper's mean": paper["value"] / 100, "paper's deviation": paper["std"] / 100}
+        return ours.join(pd.DataFrame(theirs)).reset_index()
 
     def curves(self) -> pd.DataFrame:
         """For every cell and tested round the mean over seeds and the half-width of its 95% interval."""
         rows = []
         for column in self.table.curves:
-            tested = self.rounds.dropna(subset=column).groupby([*self.axes, "round"], sort=False)[column]
-            for key, values in tested:
-                mean, half = metrics.mean_interval(values)
-                labels = dict(zip([*self.axes, "round"], key, strict=True))
-                rows.append({"column": column, **labels, "mean": mean, "interval": half, "seeds": len(values)})
+            for labels, tests in by_labels(self.rounds.dropna(subset=[column]), [*self.axes, "round"]):
+                mean, half = metrics.mean_interval(tests[column])
+                rows.append({"column": column, **labels, "mean": mean, "interval": half, "seeds": len(tests)})
         return pd.DataFrame(rows)
+
+
+def by_labels(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """The rows with the same labels, in the order in which these appear."""
+    for labels, rows in table.groupby(keys, sort=False):
+        yield dict(zip(keys, cast("tuple", labels), strict=True)), rows
 
 
 def recorded(record: Record) -> list[Study]:
@@ -280,10 +288,3 @@ def _seeds(given: int | Sequence[int] | None, default: list[int]) -> list[int]:
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise bad("seeds", given, "a number of seeds from 1, or a list of seeds")
     return list(given)
-
-
-def _lookup(reported: dict, key: tuple) -> tuple[float, bool]:
-    for labels, value in reported.items():
-        if labels[0] == key[0] and all(a is None or a == b for a, b in zip(labels[1:], key[1:], strict=True)):
-            return value
-    return float("nan"), False

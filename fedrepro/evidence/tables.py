@@ -92,7 +92,8 @@ def tuning(study: Study) -> pd.DataFrame:
 
 
 def run_ids(study: Study) -> pd.DataFrame:
-    return study.values[["run", *study.axes, "seed"]].drop_duplicates().reset_index(drop=True)
+    columns = ["run", *study.axes, "seed"]
+    return study.values.drop_duplicates(columns).reset_index(drop=True).filter(columns)
 
 
 def caption(study: Study) -> str:

@@ -29,8 +29,8 @@ def choices(study: Study, hue: str = "method", col: str = "dataset", row: str = 
     """How often each number of blocks was sent in partial rounds, one panel for each label of `col` and `row`."""
     figures.style()
     columns = sorted(c for c in study.rounds if c.startswith("alpha_"))[:-1]  # the last is the whole model
-    counts = study.rounds.groupby([row, col, hue])[columns].sum()
-    shares = counts.div(counts.sum(axis=1), axis=0).rename(columns=lambda c: c.removeprefix("alpha_"))
+    counts = study.rounds.groupby([row, col, hue]).agg(dict.fromkeys(columns, "sum"))
+    shares = counts.div(counts.sum(axis=1), axis=0).rename(columns={c: c.removeprefix("alpha_") for c in columns})
     table = shares.reset_index().melt(id_vars=[row, col, hue], var_name="blocks", value_name="share")
     rows, cols = study.axes[row], study.axes[col]
     size = (1.5 + 6 * len(cols), 4.2 * len(rows))

@@ -30,7 +30,7 @@ def against(study: Study, x: str, y: str, hue: str = "method") -> Figure:
 def spread(study: Study, measure: str, axis: str, group: Callable, hue: Callable, labels: tuple[str, str]) -> Figure:
     """A point for every label of `axis`, in columns by group(label), coloured by hue(label); the line is their mean."""
     figures.style()
-    values = study.values[study.values["measure"] == measure].groupby(axis, sort=False)["value"].mean().reset_index()
+    values = study.of(measure).groupby(axis, sort=False).agg({"value": "mean"}).reset_index()
     values["group"], values["hue"] = values[axis].map(group), values[axis].map(hue)
     figure, panel = plt.subplots(figsize=(8, 4.8))
     colours = {"hue": "hue", "hue_order": sorted(values["hue"].unique()), "palette": "viridis"}

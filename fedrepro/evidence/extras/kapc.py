@@ -60,8 +60,9 @@ def without_learning(run: Run) -> pd.DataFrame:
 def self_by_visit(study: Study) -> pd.DataFrame:
     """Mean r_ii of the study's runs over layers and clients at their first visits, for each cube."""
     columns = {f"self_visit_{v}": v for v in range(1, VISITS + 1)}
-    means = study.rounds.groupby("cube", sort=False)[list(columns)].mean().rename(columns=columns)
-    return means.rename_axis(columns="visit").stack().dropna().rename("r_ii").reset_index()
+    means = study.rounds.groupby("cube", sort=False).agg(dict.fromkeys(columns, "mean"))
+    rows = [(cube, v, means.at[cube, column]) for cube in means.index for column, v in columns.items()]
+    return pd.DataFrame(rows, columns=["cube", "visit", "r_ii"]).dropna().reset_index(drop=True)
 
 
 def visits(study: Study) -> Figure:
@@ -72,8 +73,13 @@ def visits(study: Study) -> Figure:
     sns.lineplot(trained, x="visit", y="r_ii", hue="cube", style="cube", dashes=False, markers=True, ax=panel)
     run = study.cells[0].run(study.seeds[0])
     for rule, colour in (("printed", "0.2"), ("mass", "0.6")):
-        own = without_learning(replace(run, hp={**run.hp, "rows": rule})).groupby("visit")["r_ii"].mean().loc[:VISITS]
-        panel.plot(own.index, own, color=colour, linestyle="--", label=f"rule alone: {rule}")
+        own = (
+            without_learning(replace(run, hp={**run.hp, "rows": rule}))
+            .groupby("visit")
+            .agg({"r_ii": "mean"})
+            .loc[:VISITS]
+        )
+        panel.plot(own.index, own["r_ii"], color=colour, linestyle="--", label=f"rule alone: {rule}")
     for mu in study.axes["mu"]:
         panel.axhline(float(mu), color="0.5", linestyle=":", linewidth=1)
     panel.set(xlabel="visit of a client", ylabel="mean self-relationship r_ii", ylim=(0, 1.02))
@@ -95,7 +101,8 @@ def savings(study: Study) -> pd.DataFrame:
     (whole,) = [r["value"] for r in costs if (r["method"], r["measure"]) == ("KAPC", "download a round")]
     table.insert(0, "paper", 1 - paper / whole)
     table["without learning, of printed"] = table["printed, η_r = 0"] / table["printed"]
-    return table.rename_axis(columns=None).reset_index()
+    table.columns.name = None
+    return table.reset_index()
 
 
 def layer_sizes(model: str, clients: int = 10, classes: int = 10, channels: int = 3, size: int = 32) -> pd.DataFrame:
