@@ -15,6 +15,7 @@ import pytest
 
 from fedrepro.cli import main
 from fedrepro.evidence import fragments, page, spec
+from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.record import RUNS
 from fedrepro.evidence.verdict import MARKS, Effect, Verdict, word
 from fedrepro.simulation.store import checksum, write_json
@@ -96,8 +97,7 @@ def verdicts(built):
 
 
 def test_every_claim_with_its_verdict(text, verdicts):
-    with open(spec.REPRODUCE / "fedbr/claims.csv", newline="") as file:
-        claims = [line["id"] for line in csv.DictReader(file)]
+    claims = [claim.id for table in spec.tables("fedbr") for claim in table.claims()]
     for claim in claims:
         states = {found.get(claim, fragments.NOT_RUN) for found in verdicts.values()}
         classes = set(re.findall(rf'data-verdict="([\w-]+)">(?:(?!data-verdict).)*?· {claim}<', text, re.S))
@@ -181,7 +181,7 @@ def test_what_a_record_says_is_escaped(tmp_path, scales, as_cpu_scale):
 
 
 def test_words_of_a_claim_are_escaped():
-    claim = {"id": EVIL, "claim": EVIL, "said in": EVIL, "note": EVIL}
+    claim = Claim(EVIL, EVIL, EVIL, EVIL, False, ())
     effect = Effect(EVIL, 0.1, 0.1, 0.0, 1.0, "", 2.0, 0.1, 1.0, EVIL, 3, None, EVIL)
     for verdict in (None, Verdict("holds", "cpu", (effect,), why=EVIL)):
         made = fragments.claims([(claim, verdict)])
@@ -249,8 +249,7 @@ def only_not_testable(committed, verdicts):
 
 
 def only_cpu(committed, verdicts):
-    with open(spec.REPRODUCE / "fedbr/claims.csv", newline="") as file:
-        number = sum(1 for _ in csv.DictReader(file))  # what has not run is shown for every scale
+    number = sum(len(table.claims()) for table in spec.tables("fedbr"))  # what has not run is shown for every scale
     return "", "scales.value = 'cpu'; scales.onchange()", f">{number} claims shown<"
 
 

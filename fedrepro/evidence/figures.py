@@ -65,11 +65,11 @@ def note(study: Study, figure, measures: list[str] | None = None, more: str = ""
 
 
 def axis_name(study: Study, axis: str) -> str:
-    return study.table.axis[axis].get("label", axis)
+    return study.table.axis[axis].label or axis
 
 
 def with_unit(study: Study, measure: str) -> str:
-    unit = study.measures[measure].get("unit")
+    unit = study.measures[measure].unit
     return f"{measure} ({unit})" if unit else measure
 
 

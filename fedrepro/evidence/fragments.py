@@ -8,12 +8,13 @@ from html import escape
 import pandas as pd
 
 from fedrepro.evidence import tables
+from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.study import Study
 from fedrepro.evidence.verdict import MARKS, Effect, Verdict, text, word
 
 NOT_RUN = "not run yet"
 STATES = [*MARKS, NOT_RUN]
-Judged = tuple[dict, Verdict | None]  # a claim, and its verdict where its table was measured
+Judged = tuple[Claim, Verdict | None]  # a claim, and its verdict where its table was measured
 
 
 def css_class(state: str) -> str:
@@ -51,13 +52,13 @@ def claims(judged: Sequence[Judged]) -> str:
     return "".join(_claim(state, claim, verdict) for state, (claim, verdict) in ordered)
 
 
-def _claim(state: str, claim: dict, verdict: Verdict | None) -> str:
-    said, source = escape(claim["claim"]), f"{escape(claim['said in'])} · {escape(claim['id'])}"
+def _claim(state: str, claim: Claim, verdict: Verdict | None) -> str:
+    said, source = escape(claim.says), f"{escape(claim.source)} · {escape(claim.id)}"
     why = f"{_note(verdict.reason)}{intervals(verdict.effects)}" if verdict else ""
     return (
         f'<div class="claim {css_class(state)}" data-verdict="{css_class(state)}">'
         f"<div>{mark(state)}{verdict.word if verdict else NOT_RUN}</div><div><p>{said}</p>"
-        f'<span class="soft">{source}</span>{why}{_note(claim.get("note", ""))}</div></div>'
+        f'<span class="soft">{source}</span>{why}{_note(claim.note)}</div></div>'
     )
 
 
@@ -119,7 +120,7 @@ def numbers(study: Study) -> str:
     for labels, (runs, cells) in rows.items():
         heads = "".join(f"<th>{escape(label)}</th>" for label in labels)
         body += f"<tr>{heads}{cells}<td>{run_links(runs)}</td></tr>"
-    names = "".join(f'<th rowspan="2">{escape(study.table.axis[axis].get("label", axis))}</th>' for axis in axes)
+    names = "".join(f'<th rowspan="2">{escape(study.table.axis[axis].label or axis)}</th>' for axis in axes)
     top = f'<tr>{names}{head}<th rowspan="2">runs</th></tr><tr>{second}</tr>'
     return f'<div class="scroll"><table class="numbers"><thead>{top}</thead><tbody>{body}</tbody></table></div>'
 

@@ -83,7 +83,7 @@ class Shown(Study):
             "Is the reference trained?": (_gate_words(self), tables.gates(self)),
             "How each method was tuned": (_tuning_words(self), tables.tuning(self)),
             "Verdicts": (VERDICT_WORDS, tables.readable_verdicts(self)),
-            "Where this differs from the paper": ("", pd.DataFrame(self.table.deviation).fillna("")),
+            "Where this differs from the paper": ("", pd.DataFrame(self.table.deviation)),
             "Run ids": (ids, tables.run_ids(self)),
         }
         for title, (words, table) in parts.items():
@@ -95,7 +95,7 @@ class Shown(Study):
 def _gate_words(study: Study) -> str:
     if study.scale == "smoke":
         return "Smoke scale only shows that everything runs: nothing that is learned is judged."
-    if not study.table.gate_rule:
+    if not study.table.gate:
         return "Nothing in this table is learned."
     words = "A reference is trained if it comes close to central training of the same network and its curve is flat. "
     if study.scale == "paper":

@@ -5,7 +5,6 @@ Its content security policy lets only this style and this script in.
 """
 
 import base64
-import csv
 import hashlib
 import json
 import re
@@ -21,6 +20,7 @@ from fedrepro.evidence.driver import web_page
 from fedrepro.evidence.fragments import NOT_RUN, STATES
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study, recorded
+from fedrepro.evidence.table import Table
 from fedrepro.simulation.store import write_atomically
 
 SCALES = spec.SCALES[:0:-1]  # the paper's own first; smoke is for CI
@@ -71,12 +71,11 @@ class Paper:
             known.refuse_damage()
         found = {scale: recorded(known) for scale, known in self.records.items()}
         self.studies = {scale: {study.table.name: study for study in studies} for scale, studies in found.items()}
-        with open(spec.REPRODUCE / name / "claims.csv", newline="") as file:
-            self.claims = [line["id"] for line in csv.DictReader(file)]
+        self.claims = [claim.id for table in self.tables for claim in table.claims()]
 
     def count(self, scale: str) -> Counter:
         judged = [one for study in self.studies[scale].values() for one in study.verdicts]
-        states = {claim["id"]: verdict.state for claim, verdict in judged}
+        states = {claim.id: verdict.state for claim, verdict in judged}
         return Counter(states.get(claim, NOT_RUN) for claim in self.claims)
 
 
@@ -137,7 +136,7 @@ def _paper(paper: Paper) -> str:
 """
 
 
-def _table(paper: Paper, table: spec.Table) -> str:
+def _table(paper: Paper, table: Table) -> str:
     here = {scale: found[table.name] for scale, found in paper.studies.items() if table.name in found}
     blocks = [_measured(paper, scale, study) for scale, study in here.items()]
     if not blocks:
@@ -156,7 +155,7 @@ def _measured(paper: Paper, scale: str, study: Study) -> str:
     links = "".join(f"<a href={json.dumps(path + suffix)}>{words}</a>" for suffix, words in files.items())
     numbers = fragments.numbers(study)
     if study.table.groups:
-        numbers += f"<h4>{escape(study.table.groups['title'])}</h4>{fragments.plain(study.grouped())}"
+        numbers += f"<h4>{escape(study.table.groups.title)}</h4>{fragments.plain(study.grouped())}"
     title, size = "The paper's numbers beside ours", len(study.summary)
     numbers = f"<h4>{title}</h4>{numbers}" if size <= 20 else fragments.fold(title, size, numbers)
     return (
@@ -167,7 +166,7 @@ def _measured(paper: Paper, scale: str, study: Study) -> str:
 
 
 def _deviations(paper: Paper) -> str:
-    unique = {(d["what"], d["why"], d.get("erratum", "")): None for table in paper.tables for d in table.deviation}
+    unique = {(d.what, d.why, d.erratum): None for table in paper.tables for d in table.deviation}
     known = {id_ for id_, *_ in errata().get(paper.id, [])}
 
     def link(ids: str) -> str:

@@ -21,6 +21,7 @@ from typing import Protocol
 from fedrepro import data
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import spec
+from fedrepro.evidence.table import Table
 from fedrepro.simulation.cost import round_costs
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.store import check_summary, number, read_result, rounds_digest, write_atomically, write_json
@@ -99,7 +100,7 @@ class Record:
         return rows
 
     @cached_property
-    def tables(self) -> list[spec.Table]:
+    def tables(self) -> list[Table]:
         """Those of the paper, here or not."""
         return spec.tables(self.paper) if self.paper in spec.papers() else []
 

@@ -11,9 +11,11 @@ import pandas as pd
 
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import gate, spec
+from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.comparisons import select
-from fedrepro.evidence.measures import limit, measured
 from fedrepro.evidence.record import RUNS, Known, Part, Record, Source
+from fedrepro.evidence.schema import matches
+from fedrepro.evidence.table import Table
 from fedrepro.evidence.verdict import Verdict, judge
 from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
@@ -49,20 +51,20 @@ class Plan:
 
     def __init__(
         self,
-        table: str | spec.Table,
+        table: str | Table,
         scale: str | None = None,
         seeds: int | Sequence[int] | None = None,
         where: Mapping[str, str | list[str]] | None = None,
     ):
         """`where` leaves only the cells with these labels."""
         self.scale = scale or default_scale()
-        self.loaded = table if isinstance(table, spec.Table) else spec.find(table)
+        self.loaded = table if isinstance(table, Table) else spec.find(table)
         self.table = self.loaded.named_for(self.scale)  # labels say what this scale uses
         self.seeds = _seeds(seeds, self.table.seeds_at(self.scale))
         names = self.table.names
         lists = {axis: [label] if isinstance(label, str) else label for axis, label in (where or {}).items()}
-        wanted = {axis: [names.get(label, label) for label in labels] for axis, labels in lists.items()}
-        self.cells = [cell for cell in self.table.cells(self.scale) if spec.matches(wanted, cell.labels)]
+        wanted = {axis: tuple(names.get(label, label) for label in labels) for axis, labels in lists.items()}
+        self.cells = [cell for cell in self.table.cells(self.scale) if matches(wanted, cell.labels)]
         self.axes = {axis: list(choices) for axis, choices in self.table.choices(self.scale).items()}
         self.measures = self.table.measures(self.scale)
 
@@ -77,10 +79,10 @@ class Plan:
     @cached_property
     def central(self) -> dict[str, Run]:
         """id of a reference run -> central training of its network; none at smoke scale, which trains nothing."""
-        rule = self.table.gate_rule
+        rule = self.table.gate
         if not rule or self.scale == "smoke":
             return {}
-        cells = [cell for cell in self.cells if spec.matches(rule.reference, cell.labels)]
+        cells = [cell for cell in self.cells if rule.is_reference(cell.labels)]
         runs = [cell.run(self.seeds[0]) for cell in cells]
         return {run.id: gate.central(run, rule.epochs) for run in runs}
 
@@ -90,7 +92,7 @@ class Study(Plan):
 
     def __init__(
         self,
-        table: str | spec.Table,
+        table: str | Table,
         scale: str | None = None,
         seeds: int | Sequence[int] | None = None,
         source: Source | None = None,
@@ -149,7 +151,7 @@ class Study(Plan):
     @cached_property
     def costs(self) -> dict[str, dict[str, int]]:
         """run id -> its costs, where a measure is about floating-point operations, which are not in the rows."""
-        used = {column for m in self.measures.values() for column in (m["column"], m.get("spend"))}
+        used = {column for m in self.measures.values() for column in (m.column, getattr(m, "spend", None))}
         if not used & {"flops", "client_flops", "server_flops"}:
             return {}
         return {run.id: self.source.costs(run) for _, _, run in self._measured}
@@ -160,10 +162,8 @@ class Study(Plan):
         rows = []
         for labels, table in by_labels(self.rounds, ["run", *self.axes, "seed"]):
             for name, measure in self.measures.items():
-                target = {**measure, "target": spec.target(measure, labels)}
-                numbers = {"value": measured(table, target), "limit": limit(table, measure)}
-                unit = measure.get("unit", "")
-                rows.append({**labels, "measure": name, **numbers, "unit": unit, "scale": self.scale})
+                numbers = {"value": measure.value(table, labels), "limit": measure.limit(table)}
+                rows.append({**labels, "measure": name, **numbers, "unit": measure.unit, "scale": self.scale})
         return pd.DataFrame(rows)
 
     def of(self, measure: str) -> pd.DataFrame:
@@ -189,7 +189,7 @@ class Study(Plan):
         return pd.DataFrame(lines)
 
     @cached_property
-    def verdicts(self) -> list[tuple[dict, Verdict]]:
+    def verdicts(self) -> list[tuple[Claim, Verdict]]:
         """Every claim with its verdict."""
         known = self.values, self.scale, self.axes, self.measures, self.table.reported_rows(), self.untrained
         whole = [cell.labels for cell in self.table.cells("paper", tuned=False)]
@@ -198,7 +198,7 @@ class Study(Plan):
     @cached_property
     def gates(self) -> list[gate.Gate]:
         """How far the reference of every panel came, where it and its central training are known."""
-        rule = self.table.gate_rule
+        rule = self.table.gate
         if rule is None:
             return []
         found = []
@@ -234,12 +234,13 @@ class Study(Plan):
 
     def grouped(self) -> pd.DataFrame:
         """Mean and deviation over the cells whose labels have equally many parts, beside the paper's."""
-        groups = self.table.groups
-        cells = self.of(groups["measure"]).groupby(groups["axis"], sort=False).agg({"value": "mean"}).reset_index()
-        cells[groups["column"]] = [label.count(groups["separator"]) + 1 for label in cells[groups["axis"]]]
+        if (groups := self.table.groups) is None:
+            raise BadInput(f"{self.table.name}: its TOML has no [groups]")
+        cells = self.of(groups.measure).groupby(groups.axis, sort=False).agg({"value": "mean"}).reset_index()
+        cells[groups.column] = [label.count(groups.separator) + 1 for label in cells[groups.axis]]
         names = {"cells": "size", "our mean": "mean", "our deviation over cells": "std"}
-        ours = cells.groupby(groups["column"]).agg(**{name: ("value", how) for name, how in names.items()})
-        paper = pd.read_csv(self.table.path.parent / "reported" / groups["file"]).set_index(groups["column"])
+        ours = cells.groupby(groups.column).agg(**{name: ("value", how) for name, how in names.items()})
+        paper = pd.read_csv(self.table.path.parent / "reported" / groups.file).set_index(groups.column)
         theirs = {"paper's mean": paper["value"] / 100, "paper's deviation": paper["std"] / 100}
         return ours.join(pd.DataFrame(theirs)).reset_index()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedrepro.evidence import record, spec, verdict
+from fedrepro.evidence import record, verdict
+from fedrepro.evidence.measures import ToTarget
 from fedrepro.evidence.study import Study
 from fedrepro.simulation import metrics, scratch
 from fedrepro.simulation.store import write_atomically
@@ -62,14 +63,14 @@ def verdicts(study: Study) -> pd.DataFrame:
     columns = ["claim", "the paper says", "source", "verdict", "reason", "how it is judged", "scale", "seeds"]
     rows = []
     for claim, found in study.verdicts:
-        said = claim["id"], claim["claim"], claim["said in"]
-        rows.append((*said, found.word, found.reason, claim.get("note", ""), study.scale, len(study.seeds)))
+        said = claim.id, claim.says, claim.source
+        rows.append((*said, found.word, found.reason, claim.note, study.scale, len(study.seeds)))
     return pd.DataFrame(rows, columns=columns)
 
 
 def effects(study: Study) -> pd.DataFrame:
     """One row per comparison of every claim that was judged."""
-    rows = [{"claim": claim["id"], **asdict(effect)} for claim, found in study.verdicts for effect in found.effects]
+    rows = [{"claim": claim.id, **asdict(effect)} for claim, found in study.verdicts for effect in found.effects]
     return pd.DataFrame(rows, columns=["claim", *(field.name for field in fields(verdict.Effect))])
 
 
@@ -97,7 +98,7 @@ def run_ids(study: Study) -> pd.DataFrame:
 
 
 def caption(study: Study) -> str:
-    note = study.table.at(study.scale).get("data_note", "")
+    note = study.table.at(study.scale).data_note
     text = f"Scale {study.scale}, seeds {', '.join(map(str, study.seeds))}. {note}"
     if study.scale != "paper":
         text += " The paper's numbers are of its own scale: compare order and trend, not values."
@@ -126,7 +127,7 @@ def _reported(row: dict) -> str:
 
 def _named(study: Study, row: dict) -> str:
     measure = study.measures[row["measure"]]
-    return row["measure"] + (f" ({spec.target(measure, row):.0%})" if measure["kind"] == "to_target" else "")
+    return row["measure"] + (f" ({measure.target_at(row):.0%})" if isinstance(measure, ToTarget) else "")
 
 
 def _measured(study: Study, row: dict) -> str:
@@ -135,7 +136,7 @@ def _measured(study: Study, row: dict) -> str:
     text = f"{row['measured']:.4g}" + ("" if half is None or np.isnan(half) else f" ± {half:.3g}")
     if not row["not_reached"]:
         return text
-    in_rounds = study.measures[row["measure"]]["column"] == "round"
+    in_rounds = study.measures[row["measure"]].column == "round"
     missed = metrics.format_rounds(None, study.cells[0].run(0).rounds) if in_rounds else "not reached"
     if row["not_reached"] == row["seeds"]:
         return missed
@@ -152,7 +153,7 @@ def readable_verdicts(study: Study) -> pd.DataFrame:
             shown.append(f"{len(ordered) - SHOWN_EFFECTS} more in {study.table.name}_effects.csv")
         evidence = ". ".join([found.reason, "; ".join(shown)]) if shown else found.reason
         word = f"{verdict.MARKS[found.state]} {found.word}"
-        rows.append((claim["id"], claim["claim"], word, evidence, claim.get("note", "")))
+        rows.append((claim.id, claim.says, word, evidence, claim.note))
     return pd.DataFrame(rows, columns=["claim", "the paper says", "verdict", "evidence", "how it is judged"])
 
 
@@ -170,7 +171,7 @@ def markdown(studies: Sequence[Study]) -> str:
         lines += [f"![{study.table.title}]({name}.png)", "", _markdown_table(readable_verdicts(study)), ""]
         new = [d for d in study.table.deviation if d not in shown]
         shown += new
-        lines += [f"- {d['what']}: {d['why']}" + (f" ({d['erratum']})" if d.get("erratum") else "") for d in new]
+        lines += [f"- {d.what}: {d.why}" + (f" ({d.erratum})" if d.erratum else "") for d in new]
     return "\n".join(lines) + "\n"
 
 
@@ -178,7 +179,7 @@ def _groups(study: Study) -> list[str]:
     if not study.table.groups:
         return []
     table = study.grouped().round(4).astype(object).fillna("")
-    return [study.table.groups["title"] + ":", "", _markdown_table(table), ""]
+    return [study.table.groups.title + ":", "", _markdown_table(table), ""]
 
 
 def _markdown_table(table: pd.DataFrame) -> str:
