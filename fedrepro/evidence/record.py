@@ -20,8 +20,6 @@ from typing import Protocol
 
 from fedrepro import data
 from fedrepro.errors import BadInput, bad
-from fedrepro.evidence import spec
-from fedrepro.evidence.table import Table
 from fedrepro.simulation.cost import round_costs
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.store import check_summary, number, read_result, rounds_digest, write_atomically, write_json
@@ -98,11 +96,6 @@ class Record:
         except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, csv.Error, zlib.error) as error:
             raise BadInput(f"{self.folder / ROUNDS} cannot be read ({type(error).__name__})") from None
         return rows
-
-    @cached_property
-    def tables(self) -> list[Table]:
-        """Those of the paper, here or not."""
-        return spec.tables(self.paper) if self.paper in spec.papers() else []
 
     def damage(self, run_id: str) -> str | None:
         """Why what is recorded of a run cannot be what its training gave."""
@@ -190,13 +183,11 @@ class Known:
         return self.stored(run) or self.record.has(run)
 
     def _result(self, run: Run) -> tuple[dict, list[dict]]:
+        if not self.stored(run):
+            return self.record.summary(run), self.record.rows(run)
         if run.id not in self._results:
-            stored = self.stored(run)
-            self._results[run.id] = read_result(self.store / run.id) if stored else self._recorded(run)
+            self._results[run.id] = read_result(self.store / run.id)
         return self._results[run.id]
-
-    def _recorded(self, run: Run) -> tuple[dict, list[dict]]:
-        return self.record.summary(run), self.record.rows(run)
 
     def summary(self, run: Run) -> dict:
         return self._result(run)[0]

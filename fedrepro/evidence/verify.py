@@ -73,7 +73,8 @@ def _say_absent(checks: list["Check"], folder: Path) -> None:
     """Results may be partial on purpose: which papers, tables and seeds are not here is said, and is no finding."""
     for check in checks:
         known = check.record
-        if absent := [table.name for table in known.tables if table.name not in known.manifest["tables"]]:
+        names = [table.name for table in spec.tables(known.paper)] if known.paper in spec.papers() else []
+        if absent := [name for name in names if name not in known.manifest["tables"]]:
             print(f"{known.folder}: not measured at this scale: {', '.join(absent)}")
         for study in check.studies:
             if fewer := [seed for seed in study.table.seeds_at(known.scale) if seed not in study.seeds]:
@@ -208,16 +209,11 @@ def _train_again(records: list[Record], sample: int, seed: int, workers: int | N
     if not drawn:
         return 0
     minutes = sum(known.runs[run_id].get("wall_time", 0) for known, run_id in drawn) / 60
-    print(
-        f"training {len(drawn)} of {len(whole)} runs again (drawn with seed {seed}); "
-        f"they took {minutes:.1f} minutes when they were recorded",
-        flush=True,
-    )
+    took = f"they took {minutes:.1f} minutes when they were recorded"
+    print(f"training {len(drawn)} of {len(whole)} runs again (drawn with seed {seed}); {took}", flush=True)
+    promised = f"the mean accuracy over the tested rounds within {100 * TOLERANCE:g} points"
     for change in sorted({change for known, run_id in drawn for change in _elsewhere(known.runs[run_id])}):
-        print(
-            f"  {change}: digests cannot be equal; data and structure must be the same, the mean accuracy over the "
-            f"tested rounds within {100 * TOLERANCE:g} points"
-        )
+        print(f"  {change}: digests cannot be equal; data and structure must be the same, {promised}")
     runs, findings = [Run.from_dict(known.runs[run_id]["run"]) for known, run_id in drawn], 0
     with scratch.folder() as store:
         sweep(runs, store=store, workers=workers)
@@ -225,11 +221,9 @@ def _train_again(records: list[Record], sample: int, seed: int, workers: int | N
             summary, rows = read_result(Path(store) / run_id)
             found = _compare(known, run_id, summary, rows)
             findings += bool(found)
-            print(
-                f"  {run_id}  {known.scale} {known.paper}, {run.method} on {run.data}, seed {run.seed}: "
-                + (found or _agreement(known.runs[run_id], summary)),
-                flush=True,
-            )
+            words = found or _agreement(known.runs[run_id], summary)
+            name = f"{known.scale} {known.paper}, {run.method} on {run.data}, seed {run.seed}"
+            print(f"  {run_id}  {name}: {words}", flush=True)
     return findings
 
 
@@ -251,11 +245,9 @@ def _compare(known: Record, run_id: str, summary: dict, rows: list[dict]) -> str
         return _compare_in_kind(then, rows)
     for before, now in zip_longest(then, rows if then else [], fillvalue={}):
         for column in [c for c in {**before, **now} if c not in CLOCKS]:
-            if repr(before.get(column)) != repr(now.get(column)):
-                return (
-                    f"DIFFERS first in round {(now or before)['round']}: {column} recorded {before.get(column)!r}, "
-                    f"now {now.get(column)!r}"
-                )
+            a, b = repr(before.get(column)), repr(now.get(column))
+            if a != b:
+                return f"DIFFERS first in round {(now or before)['round']}: {column} recorded {a}, now {b}"
     if recorded["digest"] != summary["digest"]:
         where = "every recorded round is the same, the final weights or the recorded digest are not"
         where = where if known.rounds.get(run_id) else "in which round is not known, the record keeps no rounds"
