@@ -19,7 +19,7 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
-	@for paper in $(PAPERS); do echo "reproduce-$$paper	its tables, figures and verdicts (SCALE=reduced SEEDS= WORKERS= TABLE= FRESH=1 ENGINE=ray)"; done \
+	@for paper in $(PAPERS); do echo "reproduce-$$paper	its tables, figures and verdicts in results/local (SCALE=reduced SEEDS= WORKERS= TABLE= FRESH=1 ENGINE=ray)"; done \
 	  | expand -t 18
 
 setup: $(STAMP) ## make .venv and install the locked packages
@@ -47,7 +47,7 @@ test: setup lint ## run the whole test suite (no download needed)
 	$(BIN)/python -m pytest -n $(PROCS) $(ARGS)
 	@$(MAKE) --no-print-directory test-notebooks
 
-evidence: setup ## train the evidence list (BUDGET=150m), then write tables, figures, verdicts and records
+evidence: setup ## train the evidence list (BUDGET=150m), then write results/<scale>/ to be committed
 	nice -n 19 $(BIN)/fedrepro evidence $(if $(BUDGET),--budget $(BUDGET)) $(if $(WORKERS),--workers $(WORKERS))
 
 evidence-status: setup ## what of the evidence list is there, what is missing, the hours left
@@ -59,7 +59,6 @@ storm: setup ## kill trainings at random moments and damage files for MINUTES=5;
 test-notebooks: setup ## execute every notebook at smoke scale
 	@rm -rf .cache/smoke
 	FEDREPRO_SCALE=smoke FEDREPRO_WORKERS=1 FEDREPRO_STORE=$(CURDIR)/.cache/smoke/runs \
-	  FEDREPRO_RESULTS=$(CURDIR)/.cache/smoke/results \
 	  $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 notebooks
 
 test-browser: setup ## drive every lesson in a real browser; pictures in .cache/browser (needs chromium)
@@ -83,8 +82,8 @@ lint: setup ## check style with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check fedrepro tests
 
-report: setup ## build results/index.html: every table, figure and verdict on one page
-	$(BIN)/fedrepro report
+report: setup ## build index.html, every table, figure and verdict on one page (FOLDER=results/local: of your own runs)
+	$(BIN)/fedrepro report $(FOLDER)
 
 bench: setup ## measure speed as ratios to a bare PyTorch loop (Fashion-MNIST is fetched once)
 	$(BIN)/fedrepro bench $(ARGS)

@@ -73,7 +73,9 @@ def _evidence(evidence: Parser) -> None:
 
 
 def _report(report: Parser) -> None:
-    report.add_argument("folder", nargs="?", default="results", help="the results (default: %(default)s)")
+    report.add_argument(
+        "folder", nargs="?", default="results", help="results (the default), or results/local for your own runs"
+    )
 
 
 def _verify(verify: Parser) -> None:
@@ -142,8 +144,9 @@ COMMANDS = {  # name: (summary, description, example, what it accepts)
         _data,
     ),
     "reproduce": (
-        "execute a paper's notebooks and judge its claims",
-        "Execute a paper's notebooks with papermill; runs in the store are not trained again.",
+        "train a paper's tables, execute its notebooks and judge its claims",
+        "Train what is neither in the store nor in the committed record, execute the paper's notebooks and write the "
+        "results to results/local/SCALE/PAPER. What is committed is not changed.",
         "fedrepro reproduce fedbr --table table2_temperature --seeds 0,1",
         _reproduce,
     ),
@@ -156,7 +159,7 @@ COMMANDS = {  # name: (summary, description, example, what it accepts)
     ),
     "evidence": (
         "train the evidence list for as long as a budget lasts",
-        "Work through reproduce/evidence.toml, one seed after the other; runs in the store or in the committed record "
+        "Work through reproduce/evidence.toml from top to bottom; runs in the store or in the committed record "
         "are not trained again. At the end, write tables, figures, verdicts and records.",
         "nice -n 19 fedrepro evidence --budget 150m",
         _evidence,
@@ -169,7 +172,7 @@ COMMANDS = {  # name: (summary, description, example, what it accepts)
     ),
     "report": (
         "build results/index.html, one page of all papers",
-        "Build index.html in the results folder from the files there: a static page, no server needed.",
+        "Build index.html in the results folder from the records there: a static page, no server needed.",
         "fedrepro report",
         _report,
     ),

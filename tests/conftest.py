@@ -2,10 +2,10 @@ import time
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
+import results
 from fedrepro import Run
-from fedrepro.evidence import record
+from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
 from fedrepro.lessons.drawing import canvas, png
 
@@ -40,24 +40,16 @@ def redraw_budget() -> float:
 def smoke(tmp_path_factory):
     """FedBR's Tables IV and V at smoke scale, two seeds, recorded: `results` and `runs` below this folder."""
     home = tmp_path_factory.mktemp("smoke")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDREPRO_RESULTS", str(home / "results"))
-        patch.setenv("FEDREPRO_STORE", str(home / "runs"))
-        study = Study("fedbr/table4_5_interval", "smoke", seeds=2, workers=1).run()
-        study.save(Figure())
-        (study.folder / f"{study.table.name}.ipynb").write_text("the executed notebook")
-        record.write(study.folder, study.store)
+    results.make(home, "fedbr/table4_5_interval")
     return home
 
 
 @pytest.fixture(scope="session")
 def as_cpu_scale(smoke):
-    """as_cpu_scale(place): the smoke results as if they were of cpu scale: tables and figures, no runs."""
+    """as_cpu_scale(folder): the same table as if it had been measured at cpu scale."""
 
-    def copy(place):
-        place.mkdir(parents=True)
-        for file in (smoke / "results/smoke/fedbr").glob("table*.[cs]*v*"):
-            content = file.read_bytes()
-            (place / file.name).write_bytes(content.replace(b"smoke", b"cpu") if file.suffix == ".csv" else content)
+    def make(folder):
+        source = results.AtAnotherScale(Record(smoke / "results/smoke/fedbr"))
+        results.write(folder, Study("fedbr/table4_5_interval", "cpu", 2, source))
 
-    return copy
+    return make

@@ -23,13 +23,11 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from matplotlib.figure import Figure
 
+import results
 from fedrepro import Run, rounds, train
 from fedrepro.cli import main
 from fedrepro.errors import BadInput
-from fedrepro.evidence import record
-from fedrepro.evidence.study import Study
 from fedrepro.methods import registry
 from fedrepro.simulation import store
 from fedrepro.simulation.provenance import commit
@@ -235,12 +233,8 @@ def _stores(home: Path) -> Iterator[tuple[Path, str, Callable]]:
 
 def _results(home: Path) -> Iterator[tuple[Path, str, Callable]]:
     """One table at smoke scale, as `fedrepro reproduce` leaves it."""
-    with mock.patch.dict(os.environ, FEDREPRO_RESULTS=str(home), FEDREPRO_STORE=str(home.parent / "runs")):
-        study = Study("fedbr/table2_temperature", "smoke", seeds=2, workers=1)
-        with contextlib.redirect_stdout(io.StringIO()):
-            study.run().save(Figure())
-        (study.folder / f"{study.table.name}.ipynb").write_text('{"cells": []}\n')
-        record.write(study.folder, study.store)
+    folder = results.make(home.parent / "made", "fedbr/table2_temperature")
+    shutil.copytree(folder, home / "smoke/fedbr")
 
     def verified(work: Path, where: str) -> str:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
@@ -249,11 +243,11 @@ def _results(home: Path) -> Iterator[tuple[Path, str, Callable]]:
         assert code == 1 or len(err.getvalue().splitlines()) == 1, f"{where}: {err.getvalue()}"
         return "found" if code == 1 else "refused"
 
-    for path in sorted(study.folder.iterdir()):
+    for path in sorted(folder.iterdir()):
         yield home, f"smoke/fedbr/{path.name}", verified
 
 
-def told(counts: Counter) -> str:
+def listed(counts: Counter) -> str:
     """One line per kind of file."""
     found = {kind: [] for kind, _ in sorted(counts)}
     for (kind, what), number in sorted(counts.items()):
@@ -269,4 +263,4 @@ if __name__ == "__main__":
         kills = storm(0.6 * 60 * minutes, seed, Path(folder))
         print("\n".join(f"  {n} {what}" for what, n in sorted(kills.items())), flush=True)
         damages = fuzz(0.4 * 60 * minutes, seed, Path(folder))
-        print(f"fuzz: {damages.total()} damaged files\n{told(damages)}\nnothing differs, nothing is left")
+        print(f"fuzz: {damages.total()} damaged files\n{listed(damages)}\nnothing differs, nothing is left")

@@ -84,4 +84,4 @@ def test_the_committed_list_names_cells_that_exist():
         assert item.runs()
         assert item.seeds in ([0], [0, 1, 2])  # two decide nothing; one is enough where no seed changes a measure
     with pytest.raises(BadInput, match="no cell at scale smoke has"):
-        Item(**{**ITEM, "cells": {"delta": "9"}}).study  # noqa: B018
+        Item(**{**ITEM, "cells": {"delta": "9"}}).plan  # noqa: B018

@@ -7,9 +7,11 @@ import pytest
 
 from fedrepro import train
 from fedrepro.errors import BadInput
-from fedrepro.evidence import gate, record, spec
+from fedrepro.evidence import gate, spec, tables
 from fedrepro.evidence.gate import Rule, central, judge
-from fedrepro.evidence.study import Study
+from fedrepro.evidence.record import Known, Record
+from fedrepro.evidence.study import Plan, Study
+from fedrepro.simulation.sweep import sweep
 
 nan = float("nan")
 
@@ -80,10 +82,8 @@ def test_bad_gates_are_refused_in_one_line(change, message):
 
 
 @pytest.fixture
-def study(tmp_path, monkeypatch):
+def study(tmp_path):
     """FedBR's Fig. 3 at a cpu scale of digits that trains in seconds; its reference is FedAvg."""
-    monkeypatch.setenv("FEDREPRO_RESULTS", str(tmp_path / "results"))
-    monkeypatch.setenv("FEDREPRO_STORE", str(tmp_path / "runs"))
     path = spec.REPRODUCE / "fedbr/fig3_convergence.toml"
     small = dict(
         data="digits", split="iid", clients=6, per_round=3, model="lenet", rounds=12, epochs=2, batch=20, lr=0.1
@@ -106,7 +106,9 @@ def study(tmp_path, monkeypatch):
 
     def make(**rule):
         table = spec.build(path, {**content, "gate": {**content["gate"], **rule}})
-        return Study(table, "cpu", seeds=2, workers=1).run()
+        plan, known = Plan(table, "cpu", 2), Known(tmp_path / "runs", Record(tmp_path / "nothing"))
+        sweep(plan.runs(), store=known.store, workers=1)
+        return Study(table, "cpu", 2, known)
 
     return make
 
@@ -116,10 +118,10 @@ def test_a_study_judges_what_is_learned_only_behind_the_gate(study, tmp_path):
     (found,) = trained.gates
     assert found.passed and found.run in {run.id for run in trained.runs()}
     assert trained.verdicts[0][1].state != "not testable"
-    trained.save()
-    saved = pd.read_csv(trained.folder / "fig3_convergence_gate.csv")
+    tables.write(tmp_path / "cpu/fedbr", [trained])
+    saved = pd.read_csv(tmp_path / "cpu/fedbr/fig3_convergence_gate.csv")
     assert saved["accuracy"][0] == pytest.approx(found.accuracy) and saved["run"][0] == found.run
-    assert found.run in record.named(trained.folder)
+    assert found.run in Record(tmp_path / "cpu/fedbr").runs
     untrained = study(share=1.0, rise=0.0)
     ((_, verdict),) = untrained.verdicts
     assert verdict.word == "not testable here"

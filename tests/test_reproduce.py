@@ -7,10 +7,12 @@ import nbformat
 import pandas as pd
 import pytest
 
+import results
 from fedrepro.cli import main
 from fedrepro.errors import BadInput
 from fedrepro.evidence import driver, spec
-from fedrepro.evidence.study import Study
+from fedrepro.evidence.notebook import open_study
+from fedrepro.evidence.study import Plan
 
 TABLE = "table2_temperature"
 
@@ -50,7 +52,7 @@ def test_a_failing_notebook_does_not_stop_the_others(paper, capsys):
     assert f"{TABLE}: done" in out.out
     assert "FAILED: a_broken" in out.err
 
-    folder = paper / "results/smoke/fedbr"
+    folder = paper / "results/local/smoke/fedbr"
     made = {p.name for p in folder.iterdir() if p.name.startswith(TABLE)}
     assert made == {
         f"{TABLE}{s}"
@@ -70,7 +72,7 @@ def test_a_parameter_the_notebook_does_not_take_is_refused(paper):
 
     change(paper / f"notebooks/fedbr/{TABLE}.ipynb", forget_seeds)
     with pytest.raises(BadInput, match="parameters cell lacks seeds"):
-        driver.execute(Study(f"fedbr/{TABLE}", "smoke"), 2, 1, False)
+        driver.execute(Plan(f"fedbr/{TABLE}", "smoke"), paper / "results/local/smoke/fedbr")
 
 
 @pytest.mark.parametrize(
@@ -91,24 +93,64 @@ def test_bad_words(paper, capsys, words, message):
     assert not (paper / "results").exists()
 
 
-def test_fresh_computes_again(paper):
-    study = Study(f"fedbr/{TABLE}", "smoke").run()
-    first = [p.stat().st_mtime_ns for p in sorted((paper / "runs").glob("*/result.json"))]
-    Study(f"fedbr/{TABLE}", "smoke").run()
-    assert [p.stat().st_mtime_ns for p in sorted((paper / "runs").glob("*/result.json"))] == first
-    before = study.values
-    again = Study(f"fedbr/{TABLE}", "smoke", fresh=True).run()
-    assert [p.stat().st_mtime_ns for p in sorted((paper / "runs").glob("*/result.json"))] != first
-    pd.testing.assert_frame_equal(before, again.values)
+def test_fresh_computes_again(paper, capsys):
+    def results():
+        return [path.stat().st_mtime_ns for path in sorted((paper / "runs").glob("*/result.json"))]
+
+    study = open_study(f"fedbr/{TABLE}", "smoke")
+    first = results()
+    open_study(f"fedbr/{TABLE}", "smoke")
+    assert results() == first
+    again = open_study(f"fedbr/{TABLE}", "smoke", fresh=True)
+    assert results() != first
+    pd.testing.assert_frame_equal(study.values, again.values)
+    said = capsys.readouterr().out
+    assert said.count("4 trained now") == 2 and said.count("4 from the store") == 1
+    assert not (paper / "results").exists()  # a notebook that a person runs writes no results
+
+
+def test_own_runs_leave_what_is_committed_alone(paper, capsys, monkeypatch):
+    """Fewer seeds than committed: results in a folder of their own, shown beside, equal bit by bit."""
+    command = ["reproduce", "fedbr", "--scale", "smoke"]
+    committed = results.make(paper, f"fedbr/{TABLE}")
+    before = {path: path.read_bytes() for path in committed.iterdir()}
+    assert main([*command, "--seeds", "1"]) == 0
+    assert {path: path.read_bytes() for path in committed.iterdir()} == before
+    said = capsys.readouterr().out
+    assert "claims at smoke scale with 1 seed: " in said and "committed at smoke scale with 2 seeds: " in said
+    assert "4 of 4 runs equal the committed record, bit by bit" in said
+    own = paper / "results/local/smoke/fedbr"
+    assert set(pd.read_csv(own / f"{TABLE}_values.csv")["seed"]) == {0}
+    shutil.rmtree(paper / "runs")  # the record alone is enough
+    monkeypatch.setattr(driver, "sweep", lambda runs, **options: pytest.fail("trained") if runs else None)
+    assert main([*command, "--seeds", "2"]) == 0
+    assert "8 of 8 runs are the committed record's" in capsys.readouterr().out
+    for path in committed.glob("*.csv"):
+        assert (own / path.name).read_bytes() == path.read_bytes()
+    assert main(["verify", str(own)]) == 0
+
+
+def test_another_table_joins_the_record(tmp_path, capsys):
+    """One table with one seed, then a second with two: the first stays, and all of it follows from the record."""
+    folder = results.make(tmp_path, "fedbr/table3_loss_weights", seeds=1)
+    before = {path.name: path.read_bytes() for path in folder.glob("table3*")}
+    results.make(tmp_path, f"fedbr/{TABLE}")
+    assert {path.name: path.read_bytes() for path in folder.glob("table3*")} == before
+    named = json.loads((folder / "manifest.json").read_text())["tables"]
+    assert {name: len(runs) for name, runs in named.items()} == {TABLE: 8, "table3_loss_weights": 8}
+    assert main(["verify", str(folder)]) == 0
+    runs = json.loads((folder / "runs.json").read_text())
+    results.make(tmp_path, f"fedbr/{TABLE}", seeds=1)
+    assert len(json.loads((folder / "runs.json").read_text())) < len(runs)
+    assert main(["verify", str(folder)]) == 0
 
 
 def test_the_same_results_are_the_same_notebook(paper):
     """No clock, address or random name is left in an executed notebook."""
-    made = paper / f"results/smoke/fedbr/{TABLE}.ipynb"
+    made = paper / f"results/local/smoke/fedbr/{TABLE}.ipynb"
     seen = []
-    for _ in range(3):
+    for _ in range(2):
         assert main(["reproduce", "fedbr", "--scale", "smoke"]) == 0
         seen.append(made.read_text())
-    assert seen[1] == seen[2]
+    assert seen[0] == seen[1]
     assert str(paper) not in seen[0]
-    assert seen[0].count("run/s]") + seen[0].count("s/run]") <= 1  # of the bar of the first, which trained

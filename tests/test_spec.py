@@ -344,7 +344,7 @@ def test_every_table_has_its_notebook(name):
     assert len(parameters) == 1
     assert f'table = "{name}"' in parameters[0]
     assert [re.match(r"\w+", line)[0] for line in parameters[0].splitlines()] == [
-        "table", "scale", "seeds", "workers", "fresh", "missing"]  # fmt: skip
+        "table", "scale", "seeds", "workers", "fresh", "missing", "save"]  # fmt: skip
     assert [cell.source for cell in code].count("study.evidence()") == 1
     assert all(len(cell.source.splitlines()) <= 10 for cell in code)
 

@@ -9,14 +9,13 @@ import sys
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
+import results
 from fedrepro.cli import main
 from fedrepro.errors import BadInput
-from fedrepro.evidence import record, spec
+from fedrepro.evidence import record
 from fedrepro.evidence.record import MANIFEST, README, ROUNDS, RUNS
-from fedrepro.evidence.study import Study
-from fedrepro.evidence.verify import _compare_in_kind, check
+from fedrepro.evidence.verify import _compare_in_kind
 from fedrepro.simulation import cost
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.store import checksum, rounds_digest, write_json
@@ -75,7 +74,7 @@ def test_a_row_too_few_and_a_file_too_few(folder, capsys):
     assert f"{TABLE}_verdicts.csv is missing" in out
 
 
-def forge(folder, change, table=TABLE):
+def forge(folder, change):
     """Change the rows of every run, then make digests, tables, README and manifest anew from them."""
     known = record.Record(folder)
     for run_id, rows in known.rounds.items():
@@ -84,9 +83,8 @@ def forge(folder, change, table=TABLE):
         known.runs[run_id]["rounds_digest"] = rounds_digest(rows)
         known.runs[run_id]["checksum"] = checksum(known.runs[run_id])
     write_json(folder / RUNS, known.runs)
-    (folder / ROUNDS).write_bytes(gzip.compress(record._csv(known.rounds).encode()))
-    record.Record(folder).study(spec.find(f"fedbr/{table}")).save()
-    record.write(folder, folder / "no store")
+    (folder / ROUNDS).write_bytes(gzip.compress(record.as_csv(known.rounds).encode()))
+    results.rewrite(folder)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +115,7 @@ def test_a_round_changed_alone_is_found_without_training(folder, capsys):
     known = record.Record(folder)
     run_id, rows = next(iter(known.rounds.items()))
     rows[0]["wall_time"] += 1.0
-    (folder / ROUNDS).write_bytes(gzip.compress(record._csv(known.rounds).encode()))
+    (folder / ROUNDS).write_bytes(gzip.compress(record.as_csv(known.rounds).encode()))
     code, out = verify(folder, capsys)
     assert code == 1
     assert f"run {run_id}: its rows in {ROUNDS} are not those that it was recorded with" in out
@@ -128,7 +126,7 @@ def test_a_deleted_file_is_found(folder, capsys, name):
     (folder / name).unlink()
     code, out = verify(folder, capsys)
     assert code == 1
-    assert f"{name} is missing" in out or (name.endswith("_values.csv") and f"{TABLE}: its files are missing" in out)
+    assert f"{name} is missing" in out
 
 
 def test_a_deleted_table_is_found_and_one_that_was_never_made_is_said(folder, capsys):
@@ -160,13 +158,34 @@ def test_files_and_runs_that_no_table_has_are_found(folder, capsys):
     assert code == 1
     assert "table9_values.csv belongs to no table of fedbr" in out
     assert f"{TABLE}_more.csv belongs to no table of fedbr" in out
-    values = folder / f"{TABLE}_values.csv"
-    table = pd.read_csv(values, dtype=str, keep_default_na=False)
-    dropped = set(table.loc[table["seed"] == "1", "run"])
-    table[table["seed"] == "0"].to_csv(values, index=False)
-    found = list(check(record.Record(folder)))
-    for run_id in dropped:
-        assert f"{RUNS}: run {run_id} belongs to no table here" in found
+    manifest = json.loads((folder / MANIFEST).read_text())
+    dropped = manifest["tables"][TABLE].pop()
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    found = verify(folder, capsys)[1]
+    assert f"{RUNS}: run {dropped} belongs to no table here" in found
+    assert f"{TABLE}_values.csv: " in found
+
+
+def test_a_table_and_a_run_that_the_record_lacks_are_found(folder, capsys):
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["tables"] |= {TABLE: [*manifest["tables"][TABLE], "0123456789abcdef"], "table9": []}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    code, out = verify(folder, capsys)
+    assert code == 1
+    assert f"{TABLE}: the record lacks its run 0123456789abcdef" in out
+    assert "table9: its files are missing" in out
+
+
+def test_what_has_no_record_is_named_and_counted(folder, capsys):
+    (folder.parents[1] / "bench").mkdir()
+    (folder.parents[1] / "bench/bench.json").write_text("{}")
+    (folder.parents[1] / "reduced/fedbr").mkdir(parents=True)
+    (folder.parents[1] / f"reduced/fedbr/{TABLE}_verdicts.csv").write_text("claim\n")
+    code, out = verify(folder.parents[1], capsys)
+    assert code == 0
+    for name in ("bench", "reduced/fedbr"):
+        assert f"{folder.parents[1] / name}: not checked: 1 file without a record" in out
+    assert out.endswith("verified: nothing differs; 2 folders could not be checked\n")
 
 
 def test_an_inner_id_is_checked(folder, capsys):
@@ -179,26 +198,26 @@ def test_an_inner_id_is_checked(folder, capsys):
 
 def test_costs_are_counted_once_and_again_when_trained(tmp_path, capsys, monkeypatch):
     """The record keeps them, so that verify counts none; a run trained again is also counted again."""
-    monkeypatch.setenv("FEDREPRO_RESULTS", str(tmp_path / "results"))
-    study = Study("fedmlb/fig4_compute", "smoke", seeds=1, workers=1)
-    study.store = tmp_path / "runs"
-    study.run().save(Figure())
-    (study.folder / "fig4_compute.ipynb").write_text("the executed notebook")
-    record.write(study.folder, study.store)
+    folder = results.make(tmp_path, "fedmlb/fig4_compute", seeds=1)
     monkeypatch.setattr(record, "round_costs", lambda run: pytest.fail("counted again"))
-    assert verify(study.folder, capsys)[0] == 0
-    runs = json.loads((study.folder / RUNS).read_text())
+    assert verify(folder, capsys)[0] == 0
+    runs = json.loads((folder / RUNS).read_text())
     run = next(iter(runs.values()))
     assert run["costs"] == cost.round_costs(Run.from_dict(run["run"]))
     for run in runs.values():
         run["costs"]["client_flops"] += 1
-    write_json(study.folder / RUNS, runs)
-    record.Record(study.folder).study(spec.find("fedmlb/fig4_compute")).save()
-    record.write(study.folder, tmp_path / "no store")
-    assert verify(study.folder, capsys)[0] == 0
-    code, out = verify(study.folder, capsys, sample=1)
+    write_json(folder / RUNS, runs)
+    results.rewrite(folder)
+    assert verify(folder, capsys)[0] == 0
+    code, out = verify(folder, capsys, sample=1)
     assert code == 1
     assert "DIFFERS: costs recorded" in out
+    for run in runs.values():
+        del run["costs"]
+    write_json(folder / RUNS, runs)
+    assert main(["verify", str(folder)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "its costs are missing" in line
 
 
 def test_a_changed_digest_is_found_by_training(folder, capsys):
@@ -207,7 +226,7 @@ def test_a_changed_digest_is_found_by_training(folder, capsys):
         run["digest"] = "0" * 64
         run["checksum"] = checksum(run)
     write_json(folder / RUNS, runs)
-    record.write(folder, folder / "no store")
+    results.rewrite(folder)
     code, out = verify(folder, capsys, sample=1)
     assert code == 1
     assert "every recorded round is the same" in out
@@ -230,10 +249,10 @@ def test_a_record_without_rounds_says_what_that_means(folder, capsys):
     assert out.count("the same digest") == 1
 
 
-def test_a_record_outlives_the_store(folder, tmp_path):
-    before = (folder / RUNS).read_bytes(), (folder / ROUNDS).read_bytes()
-    record.write(folder, tmp_path / "empty")
-    assert ((folder / RUNS).read_bytes(), (folder / ROUNDS).read_bytes()) == before
+def test_a_record_outlives_the_store(folder):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    results.rewrite(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -268,19 +287,24 @@ def test_a_damaged_record_is_said_in_one_line(folder, capsys):
         (MANIFEST, b"[]"),
         (MANIFEST, b'{"tables": 7, "sha256": {}}'),
         (MANIFEST, b'{"tables": [[]], "sha256": {}}'),
-        (f"{TABLE}_values.csv", b"run,seed\n\xff,0\n"),
-        (f"{TABLE}_values.csv", b"a\n1\n"),
-        (f"{TABLE}_values.csv", b"run,seed\n" + b"x" * 200_000),
+        (MANIFEST, b'{"tables": {"a": [7]}, "sha256": {}}'),
     ],
 )
-def test_what_cannot_be_read_is_said_in_one_line(folder, capsys, monkeypatch, name, content):
+def test_what_cannot_be_read_is_said_in_one_line(folder, capsys, name, content):
     (folder / name).write_bytes(content)
     assert main(["verify", str(folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{name} cannot be read" in line
-    if name != MANIFEST:  # which is written anew
-        with pytest.raises(BadInput, match="cannot be read"):
-            record.write(folder, folder / "no store")
+    with pytest.raises(BadInput, match="cannot be read"):
+        results.rewrite(folder)
+
+
+@pytest.mark.parametrize("content", [b"run,seed\n\xff,0\n", b"a\n1\n", b"run,seed\n" + b"x" * 200_000])
+def test_a_table_that_cannot_be_read_is_a_finding(folder, capsys, content):
+    (folder / f"{TABLE}_values.csv").write_bytes(content)
+    code, out = verify(folder, capsys)
+    assert code == 1
+    assert f"{TABLE}_values.csv" in out
 
 
 @pytest.mark.parametrize("key", ["digest", "data", "versions", "machine", "wall_time", "run", "id", "rounds_digest"])
@@ -294,7 +318,7 @@ def test_a_damaged_run_is_a_finding(folder, capsys, key, value):
     assert code == 1
     assert f"{RUNS}: run {run_id}: {key} is missing or of the wrong kind" in out
     with pytest.raises(BadInput, match=f"run {run_id}: {key} is missing"):
-        record.write(folder, folder / "no store")
+        results.rewrite(folder)
 
 
 @pytest.mark.parametrize("command", ["verify", "report"])

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from fedrepro.checks import choose
 from fedrepro.errors import BadInput, bad
-from fedrepro.evidence import driver, record, spec, tune
-from fedrepro.evidence.schema import matches
-from fedrepro.evidence.study import Study, run_store
+from fedrepro.evidence import driver, spec, tables, tune
+from fedrepro.evidence.record import Known, Record
+from fedrepro.evidence.study import Plan, committed, in_order, results_folder, run_store
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import count_workers
@@ -45,15 +45,15 @@ class Item:
     cells: dict[str, str | list[str]] = field(default_factory=dict)
 
     @cached_property
-    def study(self) -> Study:
-        study = Study(self.table, self.scale, self.seeds, missing="leave")
-        names = study.table.names
-        wanted = {axis: [names.get(v, v) for v in ([value] if isinstance(value, str) else value)]
-                  for axis, value in self.cells.items()}  # fmt: skip
-        study.cells = [cell for cell in study.cells if matches(wanted, cell.labels)]
-        if not study.cells:
+    def plan(self) -> Plan:
+        plan = Plan(self.table, self.scale, self.seeds, self.cells)
+        if not plan.cells:
             raise BadInput(f"{LIST.name}: {self.table}: no cell at scale {self.scale} has {self.cells}")
-        return study
+        return plan
+
+    @cached_property
+    def committed(self) -> Record:
+        return committed(self.scale, self.table.partition("/")[0])
 
     def pilots(self) -> list[tune.Pilot]:
         """The runs that tune its methods, where the table is tuned at this scale and nothing is chosen yet."""
@@ -61,13 +61,13 @@ class Item:
         if not table.tune or self.scale not in tune.TUNED:
             return []
         known = table.tuned(self.scale)
-        wanted = {(cell.fields["data"], cell.fields.get("method")) for cell in self.study.cells} - set(known)
+        wanted = {(cell.fields["data"], cell.fields.get("method")) for cell in self.plan.cells} - set(known)
         return [pilot for pilot in tune.pilots(table, self.scale) if (pilot.data, pilot.method) in wanted]
 
     def runs(self) -> list[Run]:
         """All cells of one seed before the next seed; central training comes with the first."""
-        by_seed = [[cell.run(seed) for cell in self.study.cells] for seed in self.seeds]
-        return [run for group in (by_seed[0], self.study.central.values(), *by_seed[1:]) for run in group]
+        by_seed = [[cell.run(seed) for cell in self.plan.cells] for seed in self.seeds]
+        return [run for group in (by_seed[0], self.plan.central.values(), *by_seed[1:]) for run in group]
 
     def todo(self, store: Path) -> list[Run]:
         return [run for run in self.runs() if not is_done(self, run, store)]
@@ -100,7 +100,7 @@ def seconds(text: str) -> float:
 
 
 def is_done(item: Item, run: Run, store: Path) -> bool:
-    return (store / run.id / "result.json").exists() or item.study.committed.offers(run)
+    return (store / run.id / "result.json").exists() or item.committed.has(run)
 
 
 def hours_left(item: Item, store: Path) -> float:
@@ -162,7 +162,7 @@ def train(items: list[Item], store: Path, workers: int) -> None:
         if pilots := item.pilots():
             _sweep([*todo, *(pilot.run for pilot in pilots)], store, workers)
             tune.keep(spec.find(item.table), item.scale, pilots, store)
-            item.__dict__.pop("study", None)  # its cells take what was chosen
+            item.__dict__.pop("plan", None)  # its cells take what was chosen
             todo = []
         todo += item.todo(store)
     _sweep(todo, store, workers)
@@ -179,19 +179,20 @@ def _called(run: Run) -> str:
 
 
 def write(items: list[Item], store: Path) -> int:
-    """Executes the notebook of every table of which something is trained, and writes the records."""
-    failures, folders = [], []
+    """Executes the notebook of every table of which something is trained, and writes what is committed."""
+    failures, written = [], {}
     for (table, scale), seeds in _tables(items, store).items():
-        study = Study(table, scale, seeds, missing="leave")
+        plan = Plan(table, scale, seeds)
+        folder, known = results_folder() / scale / plan.table.paper, Known(store, committed(scale, plan.table.paper))
         try:
-            driver.execute(study, seeds, None, fresh=False)
+            written.setdefault(folder, []).append(driver.make(plan, known, folder))
             print(f"{table} at {scale} scale: written", flush=True)
-            folders.append(study.folder)
         except Exception as error:  # another table may still be written
             failures.append(table)
             print(f"{table} at {scale} scale: FAILED: {driver.short(error)}", flush=True)
-    for folder in dict.fromkeys(folders):
-        record.write(folder, store)
+    for folder, studies in written.items():
+        others = driver.kept(folder, [study.table.name for study in studies])
+        tables.write(folder, in_order([*others, *studies]))
     return 1 if failures else 0
 
 
@@ -199,8 +200,8 @@ def _tables(items: list[Item], store: Path) -> dict[tuple[str, str], list[int]]:
     """(table, scale) -> the seeds of which something is trained."""
     found: dict[tuple[str, str], set[int]] = {}
     for item in items:
-        for cell in item.study.cells:
+        for cell in item.plan.cells:
             for seed in item.seeds:
                 if is_done(item, cell.run(seed), store):
                     found.setdefault((item.table, item.scale), set()).add(seed)
-    return {place: sorted(seeds) for place, seeds in found.items()}
+    return {table: sorted(seeds) for table, seeds in found.items()}

@@ -1,74 +1,101 @@
-"""The driver of `make reproduce-<paper>`: executes a paper's notebooks and says how it went."""
+"""The driver of `make reproduce-<paper>`: trains what is missing, executes notebooks, writes results, sums them up."""
 
-import csv
 import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from fedrepro.errors import BadInput, bad
-from fedrepro.evidence import record, spec
-from fedrepro.evidence.study import Study, results_folder
+from fedrepro.evidence import spec, tables
+from fedrepro.evidence.record import Known, Record
+from fedrepro.evidence.study import Plan, Study, committed, in_order, known_runs, recorded, results_folder
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.session import count_workers
-from fedrepro.simulation.store import check_root, read_result
+from fedrepro.simulation.store import check_root
+from fedrepro.simulation.sweep import sweep
 
+LOCAL = "local"  # in the results folder, and not tracked: what a person's own runs gave
 STYLED = re.compile(r"\bT_[0-9a-f]{5}(?=[_\W])")  # pandas' random name of a table
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, fresh: bool) -> int:
-    studies = _studies(paper, scale, seeds, workers, table, fresh)
-    failures = []
-    runs = [run for study in studies for run in study.runs()]
-    with progress(runs, studies[0].store) as say:
-        for study in studies:
+    plans = _plans(paper, scale, seeds, workers, table)
+    known, folder = known_runs(scale, paper), results_folder() / LOCAL / scale / paper
+    check_root(known.store)
+    others = kept(folder, [plan.table.name for plan in plans])
+    todo = {run.id: run for run in known.to_train((run for plan in plans for run in plan.runs()), fresh)}
+    studies, failures = [], []
+    with progress(list(todo.values()), known.store) if todo else nullcontext(print) as say:
+        for plan in plans:
             started = time.monotonic()
             try:
-                execute(study, seeds, workers, fresh)
-                say(f"{study.table.name}: done in {time.monotonic() - started:.0f} s")
+                sweep([run for run in plan.runs() if run.id in todo], store=known.store, workers=workers)
+                studies.append(make(plan, known, folder, workers))
+                say(f"{plan.table.name}: done in {time.monotonic() - started:.0f} s")
             except Exception as error:
-                failures.append(study.table.name)
-                say(f"{study.table.name}: FAILED: {short(error)}")
-    _summary([study for study in studies if study.table.name not in failures], failures)
+                failures.append(plan.table.name)
+                say(f"{plan.table.name}: FAILED: {short(error)}")
+    if studies:
+        tables.write(folder, in_order([*others, *studies]))
+        print(*_summary(studies, known), f"results in {_shown(folder)}; what is committed stays as it is", sep="\n")
+    if failures:
+        print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
     return 1 if failures else 0
 
 
-def _studies(paper: str, scale: str, seeds, workers, table: str | None, fresh: bool) -> list[Study]:
+def _plans(paper: str, scale: str, seeds, workers, table: str | None) -> list[Plan]:
     count_workers(workers)
-    names = [t.name for t in spec.tables(paper)]
+    found = spec.tables(paper)
+    names = [one.name for one in found]
     if table is not None and table not in names:
         raise bad("table", table, ", ".join(names), names)
-    studies = [Study(f"{paper}/{name}", scale, seeds, workers, fresh) for name in names if table in (None, name)]
-    check_root(studies[0].store)
-    for study in studies:
-        if not notebook(study).exists():
-            raise BadInput(f"{study.table.name}: its notebook {notebook(study).relative_to(spec.HOME)} is missing")
-    return studies
+    plans = [Plan(one, scale, seeds) for one in found if table in (None, one.name)]
+    for plan in plans:
+        if not notebook(plan).exists():
+            raise BadInput(f"{plan.table.name}: its notebook {notebook(plan).relative_to(spec.HOME)} is missing")
+    return plans
 
 
-def notebook(study: Study) -> Path:
-    return spec.NOTEBOOKS / study.table.paper / f"{study.table.name}.ipynb"
+def kept(folder: Path, names: Sequence[str]) -> list[Study]:
+    """The tables that an earlier command left in a folder, but for those with these names."""
+    record = Record(folder)
+    record.refuse_damage()
+    return [study for study in recorded(record) if study.table.name not in names]
 
 
-def execute(study: Study, seeds, workers: int | None, fresh: bool) -> None:
-    """Run one notebook with papermill; its executed copy and HTML go to results/<scale>/<paper>/."""
+def notebook(plan: Plan) -> Path:
+    return spec.NOTEBOOKS / plan.table.paper / f"{plan.table.name}.ipynb"
+
+
+def make(plan: Plan, known: Known, folder: Path, workers: int | None = None) -> Study:
+    """Execute a table's notebook, judge its claims -> the study, ready to be written."""
+    execute(plan, folder, workers)
+    study = Study(plan.loaded, plan.scale, plan.seeds, known)
+    study.verdicts  # noqa: B018 (what fails, fails here)
+    return study
+
+
+def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
+    """Run a notebook with papermill on what is trained; executed copy, HTML and figure go to a folder of results."""
     import nbformat
     import papermill
     from traitlets.config import Config
 
-    given = {"table": f"{study.table.paper}/{study.table.name}", "scale": study.scale, "seeds": seeds,
-             "workers": workers, "fresh": fresh, "missing": study.missing}  # fmt: skip
-    known = papermill.inspect_notebook(str(notebook(study)))
+    given = {"table": plan.name, "scale": plan.scale, "seeds": plan.seeds, "workers": workers, "fresh": False}
+    given |= {"missing": "leave", "save": str(folder.relative_to(results_folder()))}
+    source = notebook(plan)
+    known = papermill.inspect_notebook(str(source))
     if unknown := set(given) - set(known):
-        raise BadInput(f"{notebook(study).name}: its parameters cell lacks {', '.join(sorted(unknown))}")
-    study.folder.mkdir(parents=True, exist_ok=True)
-    target = study.folder / f"{study.table.name}.ipynb"
-    papermill.execute_notebook(
-        str(notebook(study)), str(target), parameters=given, progress_bar=False, kernel_name="python3",
-        cwd=str(notebook(study).parent), config=Config(KernelManager={"transport": "ipc"}),
-    )  # fmt: skip
+        raise BadInput(f"{source.name}: its parameters cell lacks {', '.join(sorted(unknown))}")
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{plan.table.name}.ipynb"
+    options = {"progress_bar": False, "kernel_name": "python3", "cwd": str(source.parent)}
+    options["config"] = Config(KernelManager={"transport": "ipc"})
+    papermill.execute_notebook(str(source), str(target), parameters=given, **options)
     executed = nbformat.read(target, as_version=4)
     _tidy(executed)
     nbformat.write(executed, target)
@@ -83,7 +110,11 @@ def web_page(executed: Path) -> Path | None:
         return None
     page = executed.with_suffix(".html")
     if not page.exists() or page.stat().st_mtime < executed.stat().st_mtime:
-        page.write_text(HTMLExporter(template_name="classic").from_filename(str(executed))[0])
+        try:
+            text, _ = HTMLExporter(template_name="classic").from_filename(str(executed))
+        except (ValueError, AttributeError) as error:
+            raise BadInput(f"{executed} cannot be read ({error})") from None
+        page.write_text(text)
     return page
 
 
@@ -124,51 +155,52 @@ def _joined(outputs: list) -> list:
     return joined
 
 
-def _summary(studies: list[Study], failures: list[str]) -> None:
-    counts = Counter()
-    for study in studies:
-        found = Counter(verdict.word for _, verdict in study.verdicts)
-        counts += found
-        print(f"{study.table.name:28} {_listed(found)}")
-    print(f"claims at {studies[0].scale} scale: {_listed(counts)}" if studies else "claims: none judged")
-    if studies:
-        print(_standing(studies[0]), _compared(studies), sep="\n")
-        folder = studies[0].folder
-        record.write(folder, studies[0].store)
-        print(f"results in {folder.relative_to(Path.cwd()) if _below() else folder}")
-    if failures:
-        print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
+def _summary(studies: list[Study], known: Known) -> list[str]:
+    """Each table's fresh verdicts, beside those that are committed at the strongest scale; then the totals."""
+    fresh, paper = _counts(studies), studies[0].table.paper
+    strongest = filter(None, (recorded(committed(scale, paper)) for scale in reversed(spec.SCALES)))
+    strong = [study for study in next(strongest, []) if study.table.name in fresh]
+    beside, lines = _counts(strong), []
+    for name, counts in fresh.items():
+        lines.append(f"{name:28} {_listed(counts)}")
+        if name in beside:
+            lines.append(f"{'  committed':28} {_listed(beside[name])}")
+    lines.append(f"claims at {_at(studies)}: {_listed(sum(fresh.values(), Counter()))}")
+    if strong:
+        lines.append(f"committed at {_at(strong)}: {_listed(sum(beside.values(), Counter()))}")
+    else:
+        lines.append("nothing of this is committed yet: `make evidence` trains it")
+    return [*lines, _compared(studies, known)]
 
 
-def _compared(studies: list[Study]) -> str:
+def _counts(studies: list[Study]) -> dict[str, Counter]:
+    return {study.table.name: Counter(found.word for _, found in study.verdicts) for study in studies}
+
+
+def _at(studies: list[Study]) -> str:
+    most = max(len(study.seeds) for study in studies)
+    return f"{studies[0].scale} scale with {most} seed{'s' * (most > 1)}"
+
+
+def _compared(studies: list[Study], known: Known) -> str:
     """How many of the runs that are in the store and in the committed record have one digest."""
-    store, committed = studies[0].store, studies[0].committed
-    known = committed.runs if committed.has(record.RUNS) else {}
-    runs = {run.id for study in studies for run in study.runs()}
-    here = [run for run in runs & set(known) if (store / run / "result.json").exists()]
-    equal = sum(read_result(store / run)[0]["digest"] == known[run]["digest"] for run in here)
+    runs = {run.id: run for study in studies for run in study.runs()}
+    recorded = [run for id_, run in runs.items() if id_ in known.record.runs]
+    here = [run for run in recorded if known.stored(run)]
     if not here:
-        taken = len(runs & set(known))
-        return f"{taken} of {len(runs)} runs are the committed record's; FRESH=1 trains them again and compares"
-    return f"{equal} of {len(here)} runs equal the committed record, bit by bit"
-
-
-def _standing(study: Study) -> str:
-    """The committed verdicts of the strongest scale, beside which fresh ones are to be read."""
-    for scale in ("paper", "cpu"):
-        files = sorted((spec.HOME / "results" / scale / study.table.paper).glob("*_verdicts.csv"))
-        if files and scale != study.scale:
-            words = [line["verdict"] for path in files for line in csv.DictReader(path.read_text().splitlines())]
-            return f"claims at {scale} scale (committed): {_listed(Counter(words))}"
-    return "no stronger scale is committed yet: `make evidence` trains it"
+        words = f"{len(recorded)} of {len(runs)} runs are the committed record's"
+        return f"{words}; FRESH=1 trains them again and compares"
+    others = [run.id for run in here if known.summary(run)["digest"] != known.record.summary(run)["digest"]]
+    words = f"{len(here) - len(others)} of {len(here)} runs equal the committed record, bit by bit"
+    return words + (f"; these do not: {', '.join(others)}" if others else "")
 
 
 def _listed(counts: Counter) -> str:
     return ", ".join(f"{number} {word}" for word, number in counts.most_common()) or "none judged"
 
 
-def _below() -> bool:
-    return results_folder().is_relative_to(Path.cwd())
+def _shown(folder: Path) -> Path:
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def short(error: Exception) -> str:

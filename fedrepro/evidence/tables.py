@@ -1,23 +1,174 @@
-"""Results as tables of Markdown."""
+"""A study as tables: CSV files, what a person reads, and the page of Markdown beside the results."""
 
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numpy as np
 import pandas as pd
 
+from fedrepro.evidence import record, verdict
+from fedrepro.evidence.measures import ToTarget
 from fedrepro.evidence.study import Study
+from fedrepro.simulation import metrics, scratch
+from fedrepro.simulation.store import write_atomically
+
+PAPER = "paper (its scale)"  # the column of the paper's numbers
+SHOWN_EFFECTS = 8  # of a claim in the notebook and the README; the CSV file has all
 
 
-def markdown(studies: list[Study]) -> str:
+def write(folder: Path, studies: Sequence[Study]) -> None:
+    """All that a folder holds but for figures and notebooks: CSV files, the record of their runs, README.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch.tidy(folder, ".")
+    runs, rounds, tables = {}, {}, {}
+    for study in studies:
+        for name, text in csv_files(study).items():
+            _write_text(folder / name, text)
+        tables[study.table.name] = [run.id for run in study.runs()]
+        for run in study.runs():
+            costs = study.costs.get(run.id)
+            known = runs.get(run.id) or study.source.summary(run)
+            runs[run.id] = {**known, "costs": costs} if costs else known
+            rounds[run.id] = study.source.rows(run)
+    record.write(folder, runs, {run_id: rounds[run_id] for run_id in sorted(rounds)}, tables)
+    write_readme(folder, studies)
+
+
+def write_readme(folder: Path, studies: Sequence[Study]) -> None:
+    if studies:
+        _write_text(folder / record.README, markdown(studies))
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def csv_files(study: Study) -> dict[str, str]:
+    """file name -> text: the summary, the values, the verdicts and the effects behind them, the groups of cells, the
+    gate, the curves."""
+    tables = {"": study.summary, "_values": study.values, "_verdicts": verdicts(study), "_effects": effects(study)}
+    if study.gates:
+        tables["_gate"] = gates(study)
+    if study.table.curves:
+        tables["_curves"] = study.curves()
+    if study.table.groups:
+        tables["_groups"] = study.grouped()
+    texts = {suffix: table.to_csv(index=False, float_format="%.10g") for suffix, table in tables.items()}
+    return {f"{study.table.name}{suffix}.csv": text for suffix, text in texts.items()}
+
+
+def verdicts(study: Study) -> pd.DataFrame:
+    """One row per claim: the verdict and, in a line, why."""
+    columns = ["claim", "the paper says", "source", "verdict", "reason", "how it is judged", "scale", "seeds"]
+    rows = []
+    for claim, found in study.verdicts:
+        said = claim.id, claim.says, claim.source
+        rows.append((*said, found.word, found.reason, claim.note, study.scale, len(study.seeds)))
+    return pd.DataFrame(rows, columns=columns)
+
+
+def effects(study: Study) -> pd.DataFrame:
+    """One row per comparison of every claim that was judged."""
+    rows = [{"claim": claim.id, **asdict(effect)} for claim, found in study.verdicts for effect in found.effects]
+    return pd.DataFrame(rows, columns=["claim", *(field.name for field in fields(verdict.Effect))])
+
+
+def gates(study: Study) -> pd.DataFrame:
+    """One row per panel: the reference beside central training of the same network."""
+    rows = []
+    for found in study.gates:
+        row = {**found.panel, "reference": " ".join(found.rule.reference.values()), "accuracy": found.accuracy}
+        row |= {"central": found.central, "share": found.accuracy / found.central, "needed": found.rule.share}
+        row |= {"rise over the last third": found.rise, "allowed": found.rule.rise, "passed": found.passed}
+        rows.append(row | {"run": found.run})
+    return pd.DataFrame(rows)
+
+
+def tuning(study: Study) -> pd.DataFrame:
+    """Every pilot run of this table's methods on its data sets, the chosen ones marked."""
+    used = {(cell.fields["data"], cell.fields.get("method")) for cell in study.cells}
+    lines = [line for line in study.table.tuning_rows(study.scale) if (line["data"], line["method"]) in used]
+    return pd.DataFrame(lines)
+
+
+def run_ids(study: Study) -> pd.DataFrame:
+    columns = ["run", *study.axes, "seed"]
+    return study.values.drop_duplicates(columns).reset_index(drop=True).filter(columns)
+
+
+def caption(study: Study) -> str:
+    note = study.table.at(study.scale).data_note
+    text = f"Scale {study.scale}, seeds {', '.join(map(str, study.seeds))}. {note}"
+    if study.scale != "paper":
+        text += " The paper's numbers are of its own scale: compare order and trend, not values."
+    return text
+
+
+def readable(study: Study) -> pd.DataFrame:
+    """The summary as a person reads it: the paper's number beside ours, with its interval over seeds."""
+    rows, table = study.summary.to_dict("records"), study.summary.copy()
+    table["measured"] = [_measured(study, row) for row in rows]
+    table["measure"] = [_named(study, row) for row in rows]
+    table["reported"] = ["" if pd.isna(row["reported"]) else _reported(row) for row in rows]
+    names = {"reported": PAPER, "measured": ours(study)}
+    dropped = ["interval", "reported_more", "not_reached", "runs", "scale"]
+    return table.drop(columns=dropped).rename(columns=names)
+
+
+def ours(study: Study) -> str:
+    """The column of our numbers."""
+    return f"ours ({study.scale})"
+
+
+def _reported(row: dict) -> str:
+    return f"{row['reported']:.4g}" + "+" * row["reported_more"]
+
+
+def _named(study: Study, row: dict) -> str:
+    measure = study.measures[row["measure"]]
+    return row["measure"] + (f" ({measure.target_at(row):.0%})" if isinstance(measure, ToTarget) else "")
+
+
+def _measured(study: Study, row: dict) -> str:
+    """`0.5 ± 0.01`; a target that seeds missed says so, in rounds by the papers' notation "1000+"."""
+    half = row["interval"]
+    text = f"{row['measured']:.4g}" + ("" if half is None or np.isnan(half) else f" ± {half:.3g}")
+    if not row["not_reached"]:
+        return text
+    in_rounds = study.measures[row["measure"]].column == "round"
+    missed = metrics.format_rounds(None, study.cells[0].run(0).rounds) if in_rounds else "not reached"
+    if row["not_reached"] == row["seeds"]:
+        return missed
+    return f"{text}; {missed} with {row['not_reached']} of {row['seeds']} seeds"
+
+
+def readable_verdicts(study: Study) -> pd.DataFrame:
+    """The verdicts as a person reads them, with the effects behind them: first those that do not hold."""
+    rows = []
+    for claim, found in study.verdicts:
+        ordered = sorted(found.effects, key=lambda e: ("opposite", "open", "holds").index(e.state))
+        shown = [verdict.text(effect) for effect in ordered[:SHOWN_EFFECTS]]
+        if len(ordered) > SHOWN_EFFECTS:
+            shown.append(f"{len(ordered) - SHOWN_EFFECTS} more in {study.table.name}_effects.csv")
+        evidence = ". ".join([found.reason, "; ".join(shown)]) if shown else found.reason
+        word = f"{verdict.MARKS[found.state]} {found.word}"
+        rows.append((claim.id, claim.says, word, evidence, claim.note))
+    return pd.DataFrame(rows, columns=["claim", "the paper says", "verdict", "evidence", "how it is judged"])
+
+
+def markdown(studies: Sequence[Study]) -> str:
     """The paper on one page: for each table its command, the numbers, the figure, the verdicts, the deviations."""
     first = studies[0]
-    lines = [f"# {first.table.paper}: measured at scale {first.scale}", "",
-             "Made by `fedrepro reproduce`; do not edit. Verdicts are explained in the project's README."]  # fmt: skip
+    lines = [f"# {first.table.paper}: measured at scale {first.scale}", ""]
+    lines += ["Made by `fedrepro reproduce`; do not edit. Verdicts are explained in the project's README."]
     shown = []
     for study in studies:
         name = study.table.name
         command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={len(study.seeds)} TABLE={name}"
-        lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", "", study.caption, "",
-                  _markdown_table(study.readable()), "", *_groups(study),
-                  f"![{study.table.title}]({name}.png)", "",
-                  _markdown_table(study.readable_verdicts()), ""]  # fmt: skip
+        lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", ""]
+        lines += [caption(study), "", _markdown_table(readable(study)), "", *_groups(study)]
+        lines += [f"![{study.table.title}]({name}.png)", "", _markdown_table(readable_verdicts(study)), ""]
         new = [d for d in study.table.deviation if d not in shown]
         shown += new
         lines += [f"- {d.what}: {d.why}" + (f" ({d.erratum})" if d.erratum else "") for d in new]

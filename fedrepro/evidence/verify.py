@@ -10,7 +10,9 @@
 import csv
 import io
 import random
+from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 
@@ -18,8 +20,9 @@ import torch
 
 from fedrepro.checks import number
 from fedrepro.errors import bad
-from fedrepro.evidence import record, spec
+from fedrepro.evidence import record, spec, tables
 from fedrepro.evidence.record import Record
+from fedrepro.evidence.study import Study, recorded
 from fedrepro.simulation import scratch
 from fedrepro.simulation.cost import round_costs
 from fedrepro.simulation.provenance import machine
@@ -29,6 +32,11 @@ from fedrepro.simulation.store import CLOCKS, read_result
 from fedrepro.simulation.sweep import sweep
 
 SHOWN = 20  # findings of one folder that are printed
+NEEDED = {  # files of a record, and what is lost without them
+    record.RUNS: "nothing can be checked",
+    record.ROUNDS: "numbers cannot be checked, only digests of runs trained again",
+    record.MANIFEST: "which tables were here is not known",
+}
 TOLERANCE = 0.005  # of the mean accuracy over the tested rounds, on another torch or instruction set (measured: 0.002)
 
 
@@ -39,19 +47,21 @@ def main(folder: str, sample: int, seed: int, workers: int | None) -> int:
     records = record.find(Path(folder))
     if not records:
         raise bad("results", folder, f"a folder with a {record.RUNS} in or below it, as `fedrepro reproduce` makes it")
-    findings = sum(_report(known) for known in records)
-    _say_absent(records, Path(folder))
+    checks = [Check(known) for known in records]
+    findings = sum(map(_report, checks))
+    _say_absent(checks, Path(folder))
+    unchecked = _say_unchecked(records, Path(folder))
     findings += _train_again(records, sample, seed, workers)
-    print(f"FAILED: {findings} findings" if findings else "verified: nothing differs")
+    words = f"FAILED: {findings} findings" if findings else "verified: nothing differs"
+    print(words + (f"; {unchecked} folder{'s' * (unchecked > 1)} could not be checked" if unchecked else ""))
     return 1 if findings else 0
 
 
-def _report(known: Record) -> int:
-    found = list(check(known))
-    told = f"{known.folder}: {len(known.runs) if known.has(record.RUNS) else 'no'} runs"
-    print(
-        f"{told}: every file is there, every cell of its CSV files follows from the record" if not found else f"{told}:"
-    )
+def _report(check: "Check") -> int:
+    found, known = list(check.findings()), check.record
+    counted = f"{known.folder}: {len(known.runs) if known.exists(record.RUNS) else 'no'} runs"
+    follows = "every file is there, every cell of its CSV files follows from the record"
+    print(f"{counted}:" if found else f"{counted}: {follows}")
     for line in found[:SHOWN]:
         print(f"  {line}")
     if len(found) > SHOWN:
@@ -59,79 +69,109 @@ def _report(known: Record) -> int:
     return len(found)
 
 
-def _say_absent(records: list[Record], folder: Path) -> None:
+def _say_absent(checks: list["Check"], folder: Path) -> None:
     """Results may be partial on purpose: which papers, tables and seeds are not here is said, and is no finding."""
-    for known in records:
-        if absent := [table.name for table in known.tables if not known.has(table.name + record.VALUES)]:
+    for check in checks:
+        known = check.record
+        names = [table.name for table in spec.tables(known.paper)] if known.paper in spec.papers() else []
+        if absent := [name for name in names if name not in known.manifest["tables"]]:
             print(f"{known.folder}: not measured at this scale: {', '.join(absent)}")
-        for study in filter(None, map(known.study, known.tables)):
+        for study in check.studies:
             if fewer := [seed for seed in study.table.seeds_at(known.scale) if seed not in study.seeds]:
                 print(f"{known.folder}: {study.table.name}: not measured: seed {', '.join(map(str, fewer))}")
-    for scale in sorted({known.folder.parent for known in records}):
-        here = {known.paper for known in records if known.folder.parent == scale}
+    for scale in sorted({check.record.folder.parent for check in checks}):
+        here = {check.record.paper for check in checks if check.record.folder.parent == scale}
         if scale.is_relative_to(folder) and (absent := [paper for paper in spec.papers() if paper not in here]):
             print(f"{scale}: not measured at this scale: {', '.join(absent)}")
 
 
-def check(known: Record) -> Iterator[str]:
-    """What in this folder does not follow from its record."""
-    again = f"`fedrepro reproduce {known.paper} --scale {known.scale}` writes it"
-    if not known.has(record.RUNS):
-        yield f"{record.RUNS} is missing: nothing can be checked; {again}"
-        return
-    for run_id in known.runs:
-        if why := known.damage(run_id):
-            yield f"{record.RUNS}: run {run_id}: {why}"
-    if not known.has(record.ROUNDS):
-        yield (f"{record.ROUNDS} is missing: numbers cannot be checked, only digests of runs trained again; {again}")
-        return
-    for run_id in sorted(set(known.rounds) ^ set(known.runs)):
-        yield f"run {run_id} is only in one of {record.RUNS} and {record.ROUNDS}"
-    for run_id, rows in known.rounds.items():
-        described = known.runs.get(run_id, {}).get("run")
-        wanted = described.get("rounds", len(rows)) if isinstance(described, dict) else len(rows)
-        if [row.get("round") for row in rows] != list(range(1, wanted + 1)):
-            yield f"{record.ROUNDS}: run {run_id} does not have the rounds 1 to {wanted}"
-    expected = {record.RUNS, record.ROUNDS, record.MANIFEST, record.README}
-    for table in known.tables:
-        study = known.study(table)
-        if study is None:
-            if known.has(table.name + record.VALUES):
-                yield f"{table.name}{record.VALUES}: the record lacks runs of every seed it names"
-                expected |= {path.name for path in known.folder.glob(f"{table.name}*")}
-            continue
-        expected |= {table.name + suffix for suffix in record.DRAWN}
-        for file, text in study.csv_files().items():
-            expected.add(file)
-            yield from _differences(known.folder / file, text)
-    for run_id in sorted(set(known.runs) - record.named(known.folder)):
-        yield f"{record.RUNS}: run {run_id} belongs to no table here"
-    yield from _manifest(known, again)
-    for path in sorted(known.folder.iterdir()):
-        if path.name not in expected and path.suffix != ".html":  # web pages are made from the notebooks
-            yield f"{path.name} belongs to no table of {known.paper}"
-    text, page = known.readme(), known.folder / record.README
-    if text and not page.exists():
-        yield f"{page.name} is missing; `fedrepro report` writes it"
-    elif text and text.encode() != page.read_bytes():
-        yield f"{page.name} does not follow from the record; `fedrepro report` writes it again"
+def _say_unchecked(records: list[Record], folder: Path) -> int:
+    """Folders with files that belong to no record."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path != folder / "index.html"]
+    others = Counter(path.parent for path in files)
+    for known in records:
+        others.pop(known.folder, None)
+    for path, count in sorted(others.items()):
+        print(f"{path}: not checked: {count} file{'s' * (count > 1)} without a record")
+    return len(others)
 
 
-def _manifest(known: Record, again: str) -> Iterator[str]:
-    """Tables and files that are gone, that came since, or that have changed."""
-    if not known.has(record.MANIFEST):
-        yield f"{record.MANIFEST} is missing: figures, notebooks and deleted tables cannot be checked; {again}"
-        return
-    now, then = known.described(), known.manifest
-    for name in sorted(set(then["tables"]) ^ set(now["tables"])):
-        gone = name in then["tables"]
-        yield f"{name}: its files are missing" if gone else f"{name}: {record.MANIFEST} does not name this table"
-    wanted = {name + suffix for name in now["tables"] for suffix in record.DRAWN} | set(then["sha256"])
-    for file in sorted(wanted | set(now["sha256"])):
-        if file not in now["sha256"]:
-            yield f"{file} is missing"
-        elif now["sha256"][file] != then["sha256"].get(file):
-            yield f"{file} does not have the checksum of {record.MANIFEST}"
+class Check:
+    """What in a folder does not follow from its record."""
+
+    def __init__(self, known: Record):
+        self.record = known
+        self.again = f"`fedrepro reproduce {known.paper} --scale {known.scale}` writes it"
+
+    @cached_property
+    def studies(self) -> list[Study]:
+        return recorded(self.record)
+
+    def findings(self) -> Iterator[str]:
+        for name, why in NEEDED.items():
+            if not self.record.exists(name):
+                yield f"{name} is missing: {why}; {self.again}"
+        if self.record.exists(record.RUNS):
+            yield from self._runs()
+        if all(map(self.record.exists, NEEDED)):
+            yield from self._tables()
+            yield from self._manifest()
+            yield from self._readme()
+
+    def _runs(self) -> Iterator[str]:
+        """Runs that are damaged, or not whole."""
+        known = self.record
+        for run_id in known.runs:
+            if why := known.damage(run_id):
+                yield f"{record.RUNS}: run {run_id}: {why}"
+        if not known.exists(record.ROUNDS):
+            return
+        for run_id in sorted(set(known.rounds) ^ set(known.runs)):
+            yield f"run {run_id} is only in one of {record.RUNS} and {record.ROUNDS}"
+        for run_id, rows in known.rounds.items():
+            described = known.runs.get(run_id, {}).get("run")
+            wanted = described.get("rounds", len(rows)) if isinstance(described, dict) else len(rows)
+            if [row.get("round") for row in rows] != list(range(1, wanted + 1)):
+                yield f"{record.ROUNDS}: run {run_id} does not have the rounds 1 to {wanted}"
+
+    def _tables(self) -> Iterator[str]:
+        """CSV files that are missing, that differ, or that no table gives; runs that no table has."""
+        known, named = self.record, self.record.manifest["tables"]
+        files = {name: text for study in self.studies for name, text in tables.csv_files(study).items()}
+        drawn = {name + suffix for name in named for suffix in record.DRAWN}
+        here = {path.name for path in known.folder.iterdir() if path.suffix != ".html"}  # made from the notebooks
+        for name in named:
+            if not any(file.startswith(name) for file in here):
+                yield f"{name}: its files are missing"
+        for study in self.studies:
+            lacking = set(named[study.table.name]) - {run.id for run in study.runs()}
+            yield from (f"{study.table.name}: the record lacks its run {run_id}" for run_id in sorted(lacking))
+        for name in sorted(set(named) - {study.table.name for study in self.studies}):
+            yield f"{name}: the record has none of its runs, or {known.paper} has no such table"
+        for name, text in files.items():
+            yield from _differences(known.folder / name, text)
+        for run_id in sorted(set(known.runs) - {run_id for ids in named.values() for run_id in ids}):
+            yield f"{record.RUNS}: run {run_id} belongs to no table here"
+        for name in sorted(here - drawn - set(files) - {*NEEDED, record.README}):
+            yield f"{name} belongs to no table of {known.paper}"
+
+    def _manifest(self) -> Iterator[str]:
+        """Figures, notebooks and files of the record that are gone or have changed."""
+        then = self.record.manifest
+        now = self.record.described(then["tables"])
+        wanted = {name + suffix for name in then["tables"] for suffix in record.DRAWN} | set(then["sha256"])
+        for file in sorted(wanted):
+            if file not in now["sha256"]:
+                yield f"{file} is missing"
+            elif now["sha256"][file] != then["sha256"].get(file):
+                yield f"{file} does not have the checksum of {record.MANIFEST}"
+
+    def _readme(self) -> Iterator[str]:
+        page = self.record.folder / record.README
+        if not page.exists():
+            yield f"{page.name} is missing; `fedrepro report` writes it"
+        elif self.studies and tables.markdown(self.studies).encode() != page.read_bytes():
+            yield f"{page.name} does not follow from the record; `fedrepro report` writes it again"
 
 
 def _differences(path: Path, text: str) -> Iterator[str]:
@@ -164,17 +204,16 @@ def _differences(path: Path, text: str) -> Iterator[str]:
 def _train_again(records: list[Record], sample: int, seed: int, workers: int | None) -> int:
     if not sample:
         return 0
-    places = [(known, run_id) for known in records if known.has(record.RUNS) for run_id in sorted(known.runs)
-              if not known.damage(run_id)]  # fmt: skip
-    drawn = random.Random(seed).sample(places, min(sample, len(places)))
+    whole = [(known, id_) for known in records for id_ in sorted(known.runs) if not known.damage(id_)]
+    drawn = random.Random(seed).sample(whole, min(sample, len(whole)))
     if not drawn:
         return 0
     minutes = sum(known.runs[run_id].get("wall_time", 0) for known, run_id in drawn) / 60
-    print(f"training {len(drawn)} of {len(places)} runs again (drawn with seed {seed}); "
-          f"they took {minutes:.1f} minutes when they were recorded", flush=True)  # fmt: skip
+    took = f"they took {minutes:.1f} minutes when they were recorded"
+    print(f"training {len(drawn)} of {len(whole)} runs again (drawn with seed {seed}); {took}", flush=True)
+    promised = f"the mean accuracy over the tested rounds within {100 * TOLERANCE:g} points"
     for change in sorted({change for known, run_id in drawn for change in _elsewhere(known.runs[run_id])}):
-        print(f"  {change}: digests cannot be equal; data and structure must be the same, the mean accuracy over the "
-              f"tested rounds within {100 * TOLERANCE:g} points")  # fmt: skip
+        print(f"  {change}: digests cannot be equal; data and structure must be the same, {promised}")
     runs, findings = [Run.from_dict(known.runs[run_id]["run"]) for known, run_id in drawn], 0
     with scratch.folder() as store:
         sweep(runs, store=store, workers=workers)
@@ -182,8 +221,9 @@ def _train_again(records: list[Record], sample: int, seed: int, workers: int | N
             summary, rows = read_result(Path(store) / run_id)
             found = _compare(known, run_id, summary, rows)
             findings += bool(found)
-            print(f"  {run_id}  {known.scale} {known.paper}, {run.method} on {run.data}, seed {run.seed}: "
-                  + (found or _agreement(known.runs[run_id], summary)), flush=True)  # fmt: skip
+            words = found or _agreement(known.runs[run_id], summary)
+            name = f"{known.scale} {known.paper}, {run.method} on {run.data}, seed {run.seed}"
+            print(f"  {run_id}  {name}: {words}", flush=True)
     return findings
 
 
@@ -205,11 +245,9 @@ def _compare(known: Record, run_id: str, summary: dict, rows: list[dict]) -> str
         return _compare_in_kind(then, rows)
     for before, now in zip_longest(then, rows if then else [], fillvalue={}):
         for column in [c for c in {**before, **now} if c not in CLOCKS]:
-            if repr(before.get(column)) != repr(now.get(column)):
-                return (
-                    f"DIFFERS first in round {(now or before)['round']}: {column} recorded {before.get(column)!r}, "
-                    f"now {now.get(column)!r}"
-                )
+            a, b = repr(before.get(column)), repr(now.get(column))
+            if a != b:
+                return f"DIFFERS first in round {(now or before)['round']}: {column} recorded {a}, now {b}"
     if recorded["digest"] != summary["digest"]:
         where = "every recorded round is the same, the final weights or the recorded digest are not"
         where = where if known.rounds.get(run_id) else "in which round is not known, the record keeps no rounds"

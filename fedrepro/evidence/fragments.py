@@ -1,0 +1,147 @@
+"""Pieces of the report page: verdicts with their intervals, numbers beside the paper's, as HTML."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+
+import pandas as pd
+
+from fedrepro.evidence import tables
+from fedrepro.evidence.claims import Claim
+from fedrepro.evidence.study import Study
+from fedrepro.evidence.verdict import MARKS, Effect, Verdict, text, word
+
+NOT_RUN = "not run yet"
+STATES = [*MARKS, NOT_RUN]
+Judged = tuple[Claim, Verdict | None]  # a claim, and its verdict where its table was measured
+
+
+def css_class(state: str) -> str:
+    return state.replace(" ", "-")
+
+
+def mark(state: str) -> str:
+    return f"{MARKS[state]} " if state in MARKS else ""
+
+
+def button(state: str) -> str:
+    """Shows only the claims of this state."""
+    name = css_class(state)
+    return f'<button class="{name}" data-verdict="{name}" aria-pressed="false">{mark(state)}{state}</button>'
+
+
+def fold(title: str, number: int, body: str) -> str:
+    return f"<details><summary>{title} ({number})</summary>{body}</details>\n"
+
+
+def total(scale: str, counts: Counter, note: str) -> str:
+    """Of one scale: those of different scales are never added up."""
+    bars = words = ""
+    for state in STATES:
+        if number := counts[state]:
+            bars += f'<i class="{css_class(state)}" data-flex="{number}" title="{number} {word(state, scale)}"></i>'
+            words += f'<span class="{css_class(state)}"><strong>{number}</strong> {word(state, scale)}</span>'
+    bars, words = f'<div class="bar">{bars}</div>', f'<div class="legend">{words}</div>'
+    return f'<div class="total"><b>At {scale} scale</b> <span class="soft">{note}</span>{bars}{words}</div>'
+
+
+def claims(judged: Sequence[Judged]) -> str:
+    states = [verdict.state if verdict else NOT_RUN for _, verdict in judged]
+    ordered = sorted(zip(states, judged, strict=True), key=lambda one: STATES.index(one[0]))
+    return "".join(_claim(state, claim, verdict) for state, (claim, verdict) in ordered)
+
+
+def _claim(state: str, claim: Claim, verdict: Verdict | None) -> str:
+    said, source = escape(claim.says), f"{escape(claim.source)} · {escape(claim.id)}"
+    why = f"{_note(verdict.reason)}{intervals(verdict.effects)}" if verdict else ""
+    return (
+        f'<div class="claim {css_class(state)}" data-verdict="{css_class(state)}">'
+        f"<div>{mark(state)}{verdict.word if verdict else NOT_RUN}</div><div><p>{said}</p>"
+        f'<span class="soft">{source}</span>{why}{_note(claim.note)}</div></div>'
+    )
+
+
+def _note(text: str) -> str:
+    return f'<p class="soft">{escape(text)}</p>' if text else ""
+
+
+def intervals(effects: Sequence[Effect]) -> str:
+    """One line per comparison: what, its interval against the borders of what is claimed, the numbers."""
+    if not effects:
+        return ""
+    ends, lines = [x for e in effects for x in (*_borders(e), *_ends(e))] or [0.0], ""
+    for e in effects:
+        shown = escape(text(e).removeprefix(e.what + ": "))
+        lines += f"<span>{escape(e.what)}</span>{_interval(e, min(ends), max(ends))}<span>{shown}</span>"
+    lines = f'<div class="effects">{lines}</div>'
+    return lines if len(effects) <= 20 else fold("All comparisons", len(effects), lines)
+
+
+def _borders(effect: Effect) -> list[float]:
+    return [x for x in (effect.low, effect.high) if abs(x) != float("inf")]
+
+
+def _ends(effect: Effect) -> list[float]:
+    return [] if effect.half is None else [effect.mean - effect.half, effect.mean + effect.half]
+
+
+def _interval(effect: Effect, low: float, high: float) -> str:
+    if effect.half is None:
+        return "<span></span>"
+
+    def at(value: float) -> str:
+        return f"{4 + 114 * (value - low) / (high - low or 1.0):.1f}"
+
+    borders = "".join(f'<path class="zero" d="M{at(x)} 0V14"/>' for x in _borders(effect))
+    left, right = map(at, _ends(effect))
+    mean = f'<path d="M{left} 7H{right}"/><circle cx="{at(effect.mean)}" cy="7" r="2"/>'
+    return f'<svg class="ci {escape(effect.state)}" viewBox="0 0 122 14">{borders}{mean}</svg>'
+
+
+def numbers(study: Study) -> str:
+    """One row per cell of the table; for each measure the paper's number, where it gives one, and ours."""
+    summary, readable = study.summary, tables.readable(study).to_dict("records")
+    axes = [axis for axis, labels in study.axes.items() if len(labels) > 1] or list(study.axes)
+    rows = {tuple(labels): [runs, ""] for *labels, runs in summary[[*axes, "runs"]].itertuples(index=False)}
+    head = second = ""
+    for name in study.measures:
+        group = [row for measure, row in zip(summary["measure"], readable, strict=True) if measure == name]
+        reported, one_name = any(row[tables.PAPER] for row in group), len({row["measure"] for row in group}) == 1
+        unit = f" ({group[0]['unit']})" if group[0]["unit"] else ""
+        shown = group[0]["measure"] if one_name else name
+        head += f'<th class="group" colspan="{1 + reported}">{escape(shown + unit)}</th>'
+        second += '<th class="paper">paper</th><th>ours</th>' if reported else '<th class="ours alone">ours</th>'
+        found = {tuple(row[axis] for axis in axes): row for row in group}
+        for labels, row in rows.items():
+            target = "" if one_name or labels not in found else found[labels]["measure"].removeprefix(name)
+            row[1] += _cells(study, found.get(labels), reported, target)
+    body = ""
+    for labels, (runs, cells) in rows.items():
+        heads = "".join(f"<th>{escape(label)}</th>" for label in labels)
+        body += f"<tr>{heads}{cells}<td>{run_links(runs)}</td></tr>"
+    names = "".join(f'<th rowspan="2">{escape(study.table.axis[axis].label or axis)}</th>' for axis in axes)
+    top = f'<tr>{names}{head}<th rowspan="2">runs</th></tr><tr>{second}</tr>'
+    return f'<div class="scroll"><table class="numbers"><thead>{top}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _cells(study: Study, row: dict | None, reported: bool, target: str) -> str:
+    """The paper's number, where the measure has any, and ours."""
+    theirs, ours = (row[tables.PAPER], row[tables.ours(study)]) if row else ("", "")
+    note = f' <span class="soft">{escape(target)}</span>' if target else ""
+    paper = f'<td class="paper">{escape(theirs)}</td>' * reported
+    return f'{paper}<td class="ours{" alone" * (not reported)}">{escape(ours)}{note}</td>'
+
+
+def run_links(runs: str) -> str:
+    return " ".join(f'<a href="#run-{escape(run)}"><code>{escape(run[:6])}</code></a>' for run in runs.split())
+
+
+def plain(table: pd.DataFrame) -> str:
+    html = table.round(4).to_html(index=False, border=0, na_rep="").replace(' style="text-align: right;"', "")
+    return f'<div class="scroll">{html}</div>'
+
+
+def emphasis(text: str) -> str:
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    return re.sub(r"(?<![\w*])\*([^*]+)\*(?![\w*])", r"<em>\1</em>", text)

@@ -1,0 +1,123 @@
+"""What a table's notebook shows. It trains what is missing where a person runs it, and writes no results."""
+
+import sys
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import Markdown, display
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
+from tqdm import tqdm
+
+from fedrepro.checks import choose
+from fedrepro.evidence import figures, tables
+from fedrepro.evidence.record import Known
+from fedrepro.evidence.study import Plan, Study, known_runs, results_folder
+from fedrepro.simulation.run import Run
+from fedrepro.simulation.sweep import sweep
+
+VERDICT_WORDS = """A claim *holds* at this scale if the 95% interval of every comparison it makes lies where the claim
+puts it; the *opposite* is found if one lies elsewhere, also after Holm's correction for their number. With one seed
+only what no seed changes, such as bytes, is judged. docs/verdicts.md has the rules."""
+
+
+def open_study(
+    table: str,
+    scale: str | None = None,
+    seeds: int | Sequence[int] | None = None,
+    workers: int | None = None,
+    fresh: bool = False,
+    missing: str = "train",
+    save: str | None = None,
+) -> "Shown":
+    """A table's study. What is neither in the store nor in the committed record is trained (`missing="train"`) or left
+    out (`"leave"`); `fresh` trains everything again. `save`: a folder in the results folder, for the figure."""
+    choose("missing", missing, ("train", "leave"))
+    plan = Plan(table, scale, seeds)
+    known = known_runs(plan.scale, plan.table.paper)
+    todo = known.to_train(plan.runs(), fresh) if missing == "train" else []
+    with tqdm(total=len(todo), unit="run", file=sys.stdout, mininterval=1, leave=False) as bar:
+        sweep(todo, store=known.store, workers=workers, progress=lambda run: bar.update())
+    print(f"{plan.table.question}\n{_counted(plan, known, todo)}")
+    return Shown(plan, known, workers, save)
+
+
+def _counted(plan: Plan, known: Known, trained: list[Run]) -> str:
+    """40 runs at cpu scale: 4 trained now, 36 from the store"""
+    runs = {run.id: run for run in plan.runs()}
+    others = [run for id_, run in runs.items() if id_ not in {run.id for run in trained}]
+    stored = sum(map(known.stored, others))
+    recorded = sum(not known.stored(run) and known.record.has(run) for run in others)
+    counts = {"trained now": len(trained), "from the store": stored, "from the committed record": recorded}
+    counts["not trained and left out"] = len(runs) - sum(counts.values())
+    words = ", ".join(f"{number} {where}" for where, number in counts.items() if number)
+    return f"{len(runs)} runs at {plan.scale} scale: {words}"
+
+
+class Shown(Study):
+    """A study in a notebook."""
+
+    def __init__(self, plan: Plan, known: Known, workers: int | None, save: str | None):
+        super().__init__(plan.loaded, plan.scale, plan.seeds, known)
+        self.store, self.workers, self._save = known.store, workers, save
+
+    def show(self, figure: Figure | None = None) -> None:
+        """The paper's numbers beside ours, then the figure, which the driver keeps as PNG and SVG."""
+        display(tables.readable(self).style.hide(axis="index").set_caption(tables.caption(self)))
+        if figure is None or self._save is None:
+            return
+        folder = results_folder() / self._save
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, metadata in (("png", None), ("svg", {"Date": None})):
+            path = folder / f"{self.table.name}.{kind}"
+            figure.savefig(path, dpi=110, bbox_inches="tight", metadata=metadata)
+
+    def evidence(self) -> None:
+        """What stands behind the numbers: data, gate, tuning, verdicts, deviations, run ids."""
+        split = figures.split(self)
+        display(split)
+        plt.close(split)
+        ids = "Every number above comes from these runs; the store and the record know them by id."
+        parts = {
+            "Is the reference trained?": (_gate_words(self), tables.gates(self)),
+            "How each method was tuned": (_tuning_words(self), tables.tuning(self)),
+            "Verdicts": (VERDICT_WORDS, tables.readable_verdicts(self)),
+            "Where this differs from the paper": ("", pd.DataFrame(self.table.deviation)),
+            "Run ids": (ids, tables.run_ids(self)),
+        }
+        for title, (words, table) in parts.items():
+            display(Markdown(f"## {title}\n\n{words}"))
+            if len(table):
+                display(_wrapped(table))
+
+
+def _gate_words(study: Study) -> str:
+    if study.scale == "smoke":
+        return "Smoke scale only shows that everything runs: nothing that is learned is judged."
+    if not study.table.gate:
+        return "Nothing in this table is learned."
+    words = "A reference is trained if it comes close to central training of the same network and its curve is flat. "
+    if study.scale == "paper":
+        return words + "At paper scale this withholds no verdict."
+    return words + "Where it is not, accuracy, ranking and speed of convergence are not judged."
+
+
+def _tuning_words(study: Study) -> str:
+    if study.scale == "paper":
+        return "As the paper states; what it does not state is a deviation below."
+    if not len(tables.tuning(study)):
+        return "Not at all: every method uses the settings under deviations."
+    return (
+        "Every method got the same number of pilot runs, on a seed and on held-out training images that no verdict "
+        "uses; the score is their accuracy over the last third of the rounds. A chosen value at the border of its grid "
+        "is flagged: a wider grid might have found a better one."
+    )
+
+
+def _wrapped(table: pd.DataFrame) -> Styler:
+    return (
+        table.style.hide(axis="index")
+        .set_properties(**{"text-align": "left", "white-space": "normal"})
+        .set_table_styles([{"selector": "th", "props": [("text-align", "left")]}])
+    )
