@@ -2,20 +2,22 @@
 
 import math
 from numbers import Real
+from typing import Any
 
 from fedrepro.errors import bad
 
 HIGHEST = {int: 10**9, float: 1e30}  # where nothing else limits: what tensors can count and 32-bit floats hold
 
 
-def number(name: str, value, kind: type, low: float, high: float, closed: bool = True):
+def number(name: str, value: Any, kind: type, low: float, high: float, closed: bool = True):
     """`value` as `kind` within its range, or the error that names the field, the value and the range."""
     high = min(high, HIGHEST[kind]) if high == math.inf else high
-    inside = isinstance(value, Real) and low <= value <= high and (closed or value > low)  # never true of nan
-    if isinstance(value, bool) or not inside or (kind is int and value != int(value)):
+    given: Any = math.nan if isinstance(value, bool) or not isinstance(value, Real) else value
+    inside = low <= given <= high and (closed or given > low)  # never true of nan
+    if not inside or (kind is int and given != int(given)):
         what = "a whole number" if kind is int else "a number"
         raise bad(name, value, f"{what} in {'[' if closed else '('}{low}, {high}]")
-    return kind(value) + 0  # -0.0 is 0.0
+    return kind(given) + 0  # -0.0 is 0.0
 
 
 def choose(field: str, value, options) -> str:

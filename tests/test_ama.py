@@ -442,7 +442,7 @@ def test_what_cannot_be_stacked():
 
 def test_all_settings_but_one_against_fedprox():  # ama-c10
     table = spec.find("ama/fig2_synchronous")
-    (claim,) = [c for c in table.claims() if c["id"] == "ama-c10"]
+    (claim,) = [c for c in table.claims() if c.id == "ama-c10"]
     axes = {axis: list(labels) for axis, labels in table.choices("paper").items()}
     paper = {"AMA-FES": 0.9, "naive FL": 0.8, "FedProx": 0.85, "AMA-FES, extractor of capable devices": 0.95}
 

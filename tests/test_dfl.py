@@ -11,7 +11,6 @@ from test_methods import Reference, close, differ
 from fedrepro import Run, build, rounds, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
-from fedrepro.evidence.measures import measured
 from fedrepro.evidence.verdict import judge
 from fedrepro.methods.base import Round, Upload
 from fedrepro.methods.dfl import divergence, merge, soft_targets
@@ -462,9 +461,11 @@ table = cache(spec.find)
 def judged(name, claim, values):
     """The verdict on a claim and its comparisons, had three seeds all measured `values`."""
     found = table(f"dfl/{name}")
-    (claim,) = [c for c in found.claims() if c["id"] == claim]
+    (claim,) = [c for c in found.claims() if c.id == claim]
     axes = {axis: list(labels) for axis, labels in found.choices("paper").items()}
-    rows = pd.DataFrame([{**row, "measure": claim["measure"], "seed": seed} for row in values for seed in range(3)])
+    rows = pd.DataFrame(
+        [{**row, "measure": claim.statements[0].measure[0], "seed": seed} for row in values for seed in range(3)]
+    )
     result = judge(claim, rows, "paper", axes, found.measures("paper"))
     return result.word, [effect.what for effect in result.effects]
 
@@ -506,7 +507,7 @@ def test_what_soft_targets_add_on_femnist():  # dfl-c20, errata DF-09 and DF-10
 def test_a_sharp_drop_is_five_points(end, verdict):  # dfl-c25: 59.74 is Table V's T = 0.1, the same run until then
     curve = pd.DataFrame({"round": [450, 495, 500], "accuracy": [0.5974, 0.6, end]})
     measure = table("dfl/fig5_ratio_strategies").measures("paper")["drop in the last tenth"]
-    drop = measured(curve, measure)
+    drop = measure.value(curve, {})
     assert drop == pytest.approx(0.5974 - end)
     assert judged("fig5_ratio_strategies", "dfl-c25", [{"method": "DFL-DRw/T", "value": drop}])[0] == verdict
 

@@ -80,7 +80,7 @@ def test_the_table_of_the_example_is_a_table(tmp_path):
     table = spec.load(folder / "table.toml")
     assert table.title == example["title"]
     assert len(table.cells("paper")) == len(table.reported_rows()) == 10
-    assert (table.gate_rule.reference, table.tuning.length) == ({"delta": "1"}, 0.4)
+    assert (table.gate.reference, table.tune.length) == ({"delta": "1"}, 0.4)
 
 
 def test_github_runs_what_ci_runs():

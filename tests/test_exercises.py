@@ -1,5 +1,6 @@
 """Every exercise of a method notebook: as it stands the check says "Not yet", with the hidden solution "Right"."""
 
+import itertools
 import re
 
 import nbformat
@@ -14,41 +15,32 @@ METHOD_NOTEBOOKS = sorted(NOTEBOOKS.glob("*/method.ipynb"))
 SOLUTION = re.compile(r"<details>\s*<summary>Solution.*?```python\n(.*?)```", re.S)
 
 
-def exercises(notebook) -> list[tuple[int, str]]:
-    """(cell to edit, its solution) for every exercise: the solution is the next one after the cell."""
-    found, waiting = [], None
-    for i, cell in enumerate(notebook.cells):
-        if "exercise" in cell.metadata.get("tags", []):
-            assert waiting is None, f"cell {waiting} has no solution"
-            waiting = i
-        if waiting is not None and (solution := SOLUTION.search(cell.source)):
-            found.append((waiting, solution[1]))
-            waiting = None
-    assert waiting is None, f"cell {waiting} has no solution"
-    return found
+def with_solutions(notebook) -> int:
+    """Puts behind every exercise its solution and the check again -> how many exercises there are.
 
-
-def answers(notebook, folder) -> list[str]:
-    """What every check of the executed notebook says."""
-    NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    ).execute()
-    texts = [out.get("data", {}).get("text/plain", "") for cell in notebook.cells for out in cell.get("outputs", [])]
-    return [text for text in texts if text.startswith(("✓ Right", "✗ Not yet"))]
+    An exercise is a cell tagged so, the check right behind it, and the first solution after that."""
+    cells, solved = notebook.cells, []
+    starts = [i for i, cell in enumerate(cells) if "exercise" in cell.metadata.get("tags", [])]
+    for start, end in itertools.pairwise([*starts, len(cells)]):
+        check = next(cell for cell in cells[start + 1 : end] if cell.cell_type == "code")
+        solution = next(found[1] for cell in cells[start:end] if (found := SOLUTION.search(cell.source)))
+        solved.append((end, [nbformat.v4.new_code_cell(solution), nbformat.v4.new_code_cell(check.source)]))
+    for end, added in reversed(solved):
+        cells[end:end] = added
+    return len(solved)
 
 
 @pytest.mark.parametrize("path", METHOD_NOTEBOOKS, ids=lambda path: path.parent.name)
-def test_solutions_are_right_and_stubs_are_not(path, monkeypatch):
+def test_stubs_are_not_right_and_solutions_are(path, monkeypatch):
     monkeypatch.setenv("FEDREPRO_SCALE", "smoke")
     notebook = nbformat.read(path, as_version=4)
-    found = exercises(notebook)
-    assert 3 <= len(found) <= 5
-    stubs = answers(nbformat.read(path, as_version=4), path.parent)
-    assert len(stubs) == len(found) and all(text.startswith("✗") for text in stubs), stubs
-    for i, solution in found:
-        notebook.cells[i].source = solution
-    solved = answers(notebook, path.parent)
-    assert len(solved) == len(found) and all(text.startswith("✓") for text in solved), solved
+    count = with_solutions(notebook)
+    assert 3 <= count <= 5
+    where = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
+    texts = [out.get("data", {}).get("text/plain", "") for cell in notebook.cells for out in cell.get("outputs", [])]
+    answers = [text[:1] for text in texts if text.startswith(("✓ Right", "✗ Not yet"))]
+    assert answers == ["✗", "✓"] * count, answers
 
 
 def test_compare_says_what_is_off():

@@ -66,16 +66,15 @@ def test_central_training_has_the_network_the_recipe_and_the_pooled_data(small):
     ("change", "message"),
     [
         ({"reference": {"method": "FedSGD"}}, "gate.reference: method = 'FedSGD' is no place of the table"),
-        ({"reference": {"method": "FedAvg"}, "share": 1.2}, "gate: share: 1.2 is not valid"),
+        ({"reference": {"method": "FedAvg"}, "share": 1.2}, "gate.share: 1.2 is not valid"),
         ({"reference": {"method": "FedAvg"}, "floor": 0.5}, "gate.floor: is not a key"),
         ({"share": 0.5}, "gate.reference: is missing"),
     ],
 )
 def test_bad_gates_are_refused_in_one_line(change, message):
-    table = spec.find("fedbr/fig3_convergence")
-    table.content["gate"] = change
+    path = spec.REPRODUCE / "fedbr/fig3_convergence.toml"
     with pytest.raises(BadInput, match=r"fig3_convergence\.toml") as error:
-        spec._check(table)
+        spec.build(path, {**spec.content_of(path), "gate": change})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -85,19 +84,28 @@ def study(tmp_path, monkeypatch):
     """FedBR's Fig. 3 at a cpu scale of digits that trains in seconds; its reference is FedAvg."""
     monkeypatch.setenv("FEDREPRO_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("FEDREPRO_STORE", str(tmp_path / "runs"))
-    found = spec.find("fedbr/fig3_convergence")
+    path = spec.REPRODUCE / "fedbr/fig3_convergence.toml"
     small = dict(
         data="digits", split="iid", clients=6, per_round=3, model="lenet", rounds=12, epochs=2, batch=20, lr=0.1
     )
     axes = {"method": {"choices": {"FedAvg": {"method": "fedavg"}, "FedBR": {"method": "fedprox"}}}}
-    claim = {"id": "fedbr-c38", "kind": "compare", "measure": "accuracy"}
+    claim = {"id": "fedbr-c38", "kind": "compare", "measure": "accuracy", "says": "better", "source": "Fig. 3"}
     claim["pairs"] = [{"better": {"method": "FedBR"}, "worse": {"method": "FedAvg"}}]
-    content = {**found.content, "run": small, "axis": axes, "override": [], "reported": [], "claim": [claim]}
+    content = {
+        **spec.content_of(path),
+        "use": [],
+        "run": small,
+        "axis": axes,
+        "override": [],
+        "reported": [],
+        "claim": [claim],
+    }
     content |= {"scale": {scale: {} for scale in spec.SCALES}, "gate": {"reference": {"method": "FedAvg"}, "epochs": 4}}
+    del content["tune"]
     content["measure"] = [{"name": "accuracy", "kind": "final", "column": "accuracy"}]
 
     def make(**rule):
-        table = dataclasses.replace(found, content={**content, "gate": {**content["gate"], **rule}})
+        table = spec.build(path, {**content, "gate": {**content["gate"], **rule}})
         return Study(table, "cpu", seeds=2, workers=1).run()
 
     return make

@@ -7,8 +7,10 @@ seeds shift whole panels. The numbers go through the judge's own arithmetic, 2,0
 import numpy as np
 import pandas as pd
 import pytest
+from test_verdict import BEST, claim_of, measure_of
 
-from fedrepro.evidence.verdict import decide, judge, pooled
+from fedrepro.evidence.statistics import decide, pooled
+from fedrepro.evidence.verdict import judge
 
 DRAWS = 2000
 METHODS = ["A", "B", "C", "D", "E"]
@@ -104,8 +106,7 @@ def test_the_judge_is_that_arithmetic():
     """The same numbers as a table of values: the same states, in the same order."""
     y = simulate(3, 3, effect=1.5, spreads=(1, 1, 1, 1, 6), draws=20)
     axes = {"level": ["1", "2", "3"], "method": METHODS}
-    claim = {"id": "x", "kind": "best", "measure": "m", "axis": "method", "winner": "A"}
-    measures = {"m": {"column": "accuracy", "kind": "final"}}
+    claim, measures = claim_of(BEST), {"m": measure_of()}
     expected = states(y).reshape(20, 4, 3)
     for draw in range(20):
         rows = [
@@ -122,8 +123,8 @@ def test_the_judge_is_that_arithmetic():
 def test_missed_targets_without_any_effect(limit):
     """Rounds to a target around 1000, for both methods alike, cut off where the run ends."""
     rng = np.random.default_rng(limit)
-    claim = {"id": "x", "kind": "best", "measure": "m", "axis": "method", "winner": "A"}
-    measures, found = {"m": {"column": "round", "kind": "to_target", "better": "lower"}}, []
+    claim, found = claim_of(BEST), []
+    measures = {"m": measure_of(column="round", kind="to_target", target=0.5, better="lower")}
     for _ in range(300):
         rounds = rng.normal(1000, 100, (2, 3))
         kept = np.where(rounds <= limit, rounds, np.nan)

@@ -581,7 +581,7 @@ def test_most_of_six_in_every_cell_of_the_papers_table_1():
     table = spec.find("kapc/table1_full_participation")
     values = pd.concat([pd.DataFrame(table.reported_rows()).assign(seed=seed) for seed in range(3)])
     axes = {axis: list(values[axis].unique()) for axis in ("dataset", "alpha", "method")}
-    claims = {claim["id"]: claim for claim in table.claims()}
+    claims = {claim.id: claim for claim in table.claims()}
 
     def judged(key, values):
         return judge(claims[key], values, "paper", axes, table.measures("paper"))

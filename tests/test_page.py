@@ -89,8 +89,7 @@ def verdicts(committed):
 
 
 def test_every_claim_with_its_verdict(text, verdicts):
-    with open(spec.REPRODUCE / "fedbr/claims.csv", newline="") as file:
-        claims = [line["id"] for line in csv.DictReader(file)]
+    claims = [claim.id for table in spec.tables("fedbr") for claim in table.claims()]
     states = {claim: verdicts.get(claim, page.NOT_RUN) for claim in claims}
     for claim, state in states.items():
         classes = set(re.findall(rf'data-verdict="([\w-]+)">(?:(?!data-verdict).)*?· {claim}<', text, re.S))
@@ -226,8 +225,7 @@ def only_not_testable(committed, verdicts):
 
 
 def only_cpu(committed, verdicts):
-    with open(spec.REPRODUCE / "fedbr/claims.csv", newline="") as file:
-        number = sum(1 for _ in csv.DictReader(file))  # what has not run is shown for every scale
+    number = sum(len(table.claims()) for table in spec.tables("fedbr"))  # what has not run is shown for every scale
     return "", "scales.value = 'cpu'; scales.onchange()", f">{number} claims shown<"
 
 

@@ -19,9 +19,7 @@ def as_measured(cells, reported, measure):
     rng, rows = np.random.default_rng(0), []
     for cell in cells:
         for row in reported:
-            if row["measure"] == measure["name"] and all(
-                cell.labels[k] == v for k, v in row.items() if k in cell.labels
-            ):
+            if row["measure"] == measure.name and all(cell.labels[k] == v for k, v in row.items() if k in cell.labels):
                 noise = rng.standard_normal(SEEDS)
                 noise = (noise - noise.mean()) / noise.std(ddof=1)
                 spread = SPREAD * row["value"] if np.isnan(row["std"]) else row["std"]
@@ -34,7 +32,7 @@ def as_measured(cells, reported, measure):
 
 
 def seedless(measure, labels):
-    where = measure.get("seedless", False)
+    where = measure.seedless
     return all(labels[axis] in values for axis, values in where.items()) if isinstance(where, dict) else where
 
 
@@ -45,10 +43,10 @@ def verdicts():
         cells, reported, measures = table.cells("paper"), table.reported_rows(), table.measures("paper")
         axes = {axis: list(choices) for axis, choices in table.choices("paper").items()}
         for claim in table.claims():
-            names = {name for part in [claim, *claim["also"]] for name in spec.measures_of(part)}
+            names = {name for statement in claim.statements for name in statement.measure}
             rows = [row for name in sorted(names) for row in as_measured(cells, reported, measures[name])]
             if rows:
-                found[claim["id"]] = judge(claim, pd.DataFrame(rows), "paper", axes, measures, reported)
+                found[claim.id] = judge(claim, pd.DataFrame(rows), "paper", axes, measures, reported)
     return found
 
 

@@ -20,7 +20,7 @@ def paper(tmp_path, monkeypatch):
     """FedBR's Table II under a folder of our own, where notebooks and results may be spoilt."""
     (tmp_path / "reproduce/fedbr").mkdir(parents=True)
     (tmp_path / "notebooks/fedbr").mkdir(parents=True)
-    for name in ("_base.toml", "claims.csv", f"{TABLE}.toml"):
+    for name in ("_base.toml", f"{TABLE}.toml"):
         shutil.copy(spec.REPRODUCE / "fedbr" / name, tmp_path / "reproduce/fedbr" / name)
     shutil.copytree(spec.REPRODUCE / "fedbr/reported", tmp_path / "reproduce/fedbr/reported")
     shutil.copy(spec.NOTEBOOKS / f"fedbr/{TABLE}.ipynb", tmp_path / f"notebooks/fedbr/{TABLE}.ipynb")

@@ -276,7 +276,8 @@ def test_a_writer_killed_in_the_middle(small, tmp_path):
     """Its half-written file is there, and gone once the run is opened again."""
     script = f"""
 import os, torch
-from fedrepro import Run, store, train
+from fedrepro import Run, train
+from fedrepro.simulation import store
 def killed(value, file): file.write(b"half"), file.flush(), os.kill(os.getpid(), 9)
 torch.save = killed
 train(Run.from_dict({small(rounds=2).described!r}), store={str(tmp_path)!r}, workers=1)
@@ -290,8 +291,9 @@ train(Run.from_dict({small(rounds=2).described!r}), store={str(tmp_path)!r}, wor
 
 SPILLED = """
 import sys
-from fedrepro import cli, store
-store.Clients.__init__.__defaults__ = (1,)
+from fedrepro import cli
+from fedrepro.simulation import states
+states.Clients.__init__.__defaults__ = (1,)
 sys.exit(cli.main(["run", "--method", "scaffold", "--rounds", "500", "--epochs", "1", "--workers", sys.argv[1]]))
 """
 

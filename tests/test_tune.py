@@ -15,6 +15,7 @@ import torch
 from fedrepro import Run, data, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec, tune
+from fedrepro.evidence.sections import Axis
 
 TABLE = "fedbr/fig3_convergence"
 TUNE = {"grid": {"lr": [0.02, 0.05]}, "grids": {"fedprox": {"lr": [0.05], "hp.mu": [0.01, 1.0]}}, "length": 0.5}
@@ -24,15 +25,21 @@ DIGITS = dict(data="digits", split="dirichlet:0.3", clients=8, per_round=3, mode
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     """FedBR's Fig. 3 with a [tune], its cpu scale made small enough to train; tuned/ goes to a folder of ours."""
-    found = spec.find(TABLE)
-    content = {**found.content, "tune": TUNE, "run": {**found.run, **DIGITS, "rounds": 6, "bandwidth": [1, 1]}}
-    content["scale"] = {**content["scale"], "cpu": {"run": DIGITS}}
-    content["axis"] = {"method": {"choices": {"FedAvg": {"method": "fedavg"},
-                                              "FedProx": {"method": "fedprox", "hp": {"mu": 0.1}}}}}  # fmt: skip
-    small = dataclasses.replace(found, content=content, path=tmp_path / "fig3.toml")
+    small = search_of(tmp_path / "fig3.toml", TUNE, rounds=6)
     monkeypatch.setattr(spec, "find", lambda name: small)
     monkeypatch.setattr(spec, "HOME", tmp_path)
     return small
+
+
+def search_of(path, tune, **fields):
+    """FedAvg and FedProx on the digits, tuned so."""
+    content = spec.content_of(spec.REPRODUCE / f"{TABLE}.toml")
+    run = {**content["run"], **DIGITS, "bandwidth": [1, 1], **fields}
+    prox = {"method": "fedprox", "hp": {"mu": 0.1}}
+    axes = {"method": {"choices": {"FedAvg": {"method": "fedavg"}, "FedProx": prox}}}
+    scales = {scale: {"run": DIGITS if scale == "cpu" else {}} for scale in spec.SCALES}
+    changes = {"run": run, "axis": axes, "scale": scales, "tune": tune, "override": [], "reported": [], "claim": []}
+    return spec.build(path, {**content, **changes})
 
 
 def test_every_method_gets_the_same_number_of_pilots(table):
@@ -65,7 +72,7 @@ def test_the_choice_is_the_best_validation_score_and_reaches_every_cell(table, t
 
 
 def test_an_axis_that_sweeps_a_knob_keeps_its_values(table):
-    table.content["axis"]["rate"] = {"field": "lr", "values": [0.3, 0.4]}
+    table.axis["rate"] = Axis(field="lr", values=[0.3, 0.4])
     table.tuned_file("cpu").parent.mkdir()
     tune.write(table.tuned_file("cpu"), [dict(zip(tune.COLUMNS, ("digits", "fedprox", '{"lr": 9, "hp.mu": 7}', "0.5",
                                                                  "yes", "", "x"), strict=True))])  # fmt: skip
@@ -102,16 +109,12 @@ def test_held_out_images_are_not_trained_on():
 
 
 SEARCH = """
-import dataclasses, pathlib, sys
+import pathlib, sys
 sys.path.insert(0, {tests!r})
-from test_tune import DIGITS, TABLE, TUNE
-from fedrepro import spec, tune
+from test_tune import TABLE, TUNE, search_of
+from fedrepro.evidence import spec, tune
 home = pathlib.Path({home!r})
-found = spec.find(TABLE)
-content = {{**found.content, "tune": {{**TUNE, "length": 1.0}}, "run": {{**found.run, **DIGITS, "rounds": 12}}}}
-content["scale"] = {{**content["scale"], "cpu": {{"run": DIGITS}}}}
-content["axis"] = {{"method": {{"choices": {{"FedAvg": {{"method": "fedavg"}}, "FedProx": {{"method": "fedprox"}}}}}}}}
-small = dataclasses.replace(found, content=content, path=home / "fig3.toml")
+small = search_of(home / "fig3.toml", {{**TUNE, "length": 1.0}}, rounds=12)
 spec.find, spec.HOME = (lambda name: small), home
 print("ready", flush=True)
 sys.exit(tune.main(TABLE, "cpu", 2, home / "runs"))
@@ -155,18 +158,17 @@ def test_killed_and_resumed_it_chooses_the_same(tmp_path):
     ],
 )
 def test_bad_searches_are_refused_in_one_line(change, message):
-    found = spec.find(TABLE)
-    found.content["tune"] = change
+    path = spec.REPRODUCE / f"{TABLE}.toml"
     with pytest.raises(BadInput, match=r"fig3_convergence\.toml") as error:
-        spec._check(found)
+        spec.build(path, {**spec.content_of(path), "tune": change})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_table_without_a_search_and_a_scale_that_has_none(table, tmp_path):
+def test_a_table_without_a_search_and_a_scale_that_has_none(table, tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="scale: 'paper' is not valid"):
         tune.main(TABLE, "paper", 1, tmp_path)
-    table.content["tune"] = {}
+    monkeypatch.setattr(spec, "find", lambda name: dataclasses.replace(table, tune=None))
     with pytest.raises(BadInput, match=r"has no \[tune\]"):
         tune.main(TABLE, "cpu", 1, tmp_path)
 

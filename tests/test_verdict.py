@@ -1,16 +1,47 @@
 """Verdicts from hand-made values: intervals and degrees of freedom that can be worked out on paper."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import t
 
-from fedrepro.evidence.verdict import Effect, Verdict, decide, judge, learned, pooled, text, word
+from fedrepro.evidence import schema
+from fedrepro.evidence.claims import Claim, claims_of
+from fedrepro.evidence.measures import Measure
+from fedrepro.evidence.statements import Statement
+from fedrepro.evidence.statistics import decide, pooled
+from fedrepro.evidence.verdict import Effect, Verdict, judge, text, word
 
 AXES = {"method": ["A", "B"], "level": ["0", "5", "9"]}
 NAN = float("nan")
+
+
+class Anything(dict):
+    """Any name is known: a claim may be about cells that a table does not have."""
+
+    def __contains__(self, name):
+        return True
+
+    def get(self, name, default=None):
+        return self
+
+
+KNOWN = schema.Names(Anything(), Anything())
+
+
+def claim_of(*blocks) -> Claim:
+    """A claim as a table's TOML would have it."""
+    first = {"says": "so", "source": "there", "measure": "m"}
+    blocks = [{**(first if i == 0 else {"measure": "m"}), **block} for i, block in enumerate(blocks)]
+    (claim,) = claims_of(schema.parse(list[Statement], blocks, "claim", KNOWN))
+    return claim
+
+
+def measure_of(**keys) -> Measure:
+    return schema.parse(Measure, {"name": "m", "column": "accuracy", "kind": "final", **keys}, "measure", KNOWN)
 
 
 def values(a, b):
@@ -40,8 +71,9 @@ BEST = {"id": "x", "kind": "best", "measure": "m", "axis": "method", "winner": "
 
 
 def judged(claim, table, scale="reduced", reported=(), axes=AXES, **measure):
-    measures = {"m": {"column": "accuracy", "kind": "final", **measure}}
-    return judge({"measure": "m", **claim}, table.assign(measure="m"), scale, axes, measures, reported)
+    measure = {"target": 0.5, **measure} if measure.get("kind") == "to_target" else measure
+    claim = claim_of(claim) if isinstance(claim, dict) else claim
+    return judge(claim, table.assign(measure="m"), scale, axes, {"m": measure_of(**measure)}, reported)
 
 
 def state(*args, **options):
@@ -339,24 +371,25 @@ def test_what_cannot_be_tested(claim):
 
 def test_what_is_learned_can_be_withheld():
     why = "the reference is not trained yet (0.28 of 0.61, still rising)"
-    for measure, state in (
+    for keys, state in (
         ({"column": "accuracy", "kind": "final"}, "not testable"),
-        ({"column": "bytes", "kind": "to_target"}, "not testable"),
-        ({"column": "loss", "kind": "stability"}, "not testable"),
+        ({"column": "bytes", "kind": "to_target", "target": 0.5}, "not testable"),
+        ({"column": "loss", "kind": "stability", "window": 5}, "not testable"),
         ({"column": "bytes", "kind": "total"}, "holds"),
         ({"column": "client_flops", "kind": "mean"}, "holds"),
     ):
-        found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure}, untrained=[({}, why)])
-        assert (found.state, learned(measure)) == (state, state == "not testable")
-        assert found.reason == (why if learned(measure) else "3 of 3 hold")
+        measure = measure_of(**keys)
+        found = judge(claim_of(BEST), CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure}, untrained=[({}, why)])
+        assert (found.state, measure.learned) == (state, state == "not testable")
+        assert found.reason == (why if measure.learned else "3 of 3 hold")
 
 
 def test_a_panel_that_is_not_trained_leaves_the_others():
-    measures, why = {"m": {"column": "accuracy", "kind": "final"}}, "not trained at level 9"
-    found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)])
+    measures, why = {"m": measure_of()}, "not trained at level 9"
+    found = judge(claim_of(BEST), CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)])
     assert (found.state, found.counts) == ("undecided", "2 of 2 hold")  # the claim is about three levels
     assert found.reason.endswith(why)
-    claim = {**BEST, "where": {"level": ["0", "5"]}}
+    claim = claim_of({**BEST, "where": {"level": ["0", "5"]}})
     assert (
         judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)]).state
         == "holds"
@@ -376,12 +409,12 @@ def test_each_place_is_a_comparison_of_its_own():
 def test_a_claim_on_several_measures():
     """Holm counts the comparisons of all of them, and what cannot be judged leaves the rest undecided at best."""
     both = pd.concat([CLEAR.assign(measure="m"), CLEAR.assign(measure="cost")])
-    learned, cost = {"column": "accuracy", "kind": "final"}, {"column": "bytes", "kind": "total", "better": "lower"}
-    claim, measures = {**BEST, "measure": ["m", "cost"]}, {"m": learned, "cost": cost}
+    cost = measure_of(name="cost", column="bytes", kind="total", better="lower")
+    claim, measures = claim_of({**BEST, "measure": ["m", "cost"]}), {"m": measure_of(), "cost": cost}
     found = judge(claim, both, "cpu", AXES, measures)
     assert (found.state, found.counts) == ("opposite", "3 of 6 hold, 3 opposite")
     assert [effect.what for effect in found.effects][2:4] == ["[m] 9 A − B", "[cost] 0 B − A"]
-    cost["better"] = "higher"
+    measures["cost"] = replace(cost, better="higher")
     assert judge(claim, both, "cpu", AXES, measures).state == "holds"
     held = judge(claim, both, "cpu", AXES, measures, untrained=[({}, "not trained yet")])
     assert (held.state, held.counts) == ("undecided", "3 of 3 hold")
@@ -444,7 +477,7 @@ def test_rounding_gives_equal_quotients_no_slope(direction):
 
 def test_blocks_of_a_claim_are_judged_together():
     """The second speaks against it; alone, the first would hold."""
-    found = judged({**BEST, "also": [{**BEST, "winner": "B", "where": {"level": "9"}}]}, CLEAR)
+    found = judged(claim_of(BEST, {**BEST, "winner": "B", "where": {"level": "9"}}), CLEAR)
     assert (found.state, found.counts) == ("opposite", "3 of 4 hold, 1 opposite")
 
 
@@ -472,7 +505,7 @@ def test_most_cases_by_a_partial_conjunction():
 
 def test_a_part_of_the_papers_table_is_called_a_part():
     cells = [{"method": m, "level": level} for m in ("A", "B", "C", "D") for level in AXES["level"]]
-    measures = {"m": {"column": "accuracy", "kind": "final"}}
-    found = judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells)
+    measures, claim = {"m": measure_of()}, claim_of(BEST)
+    found = judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells)
     assert found.reason == "3 of 3 hold (the paper's table makes 9)"
-    assert judge(BEST, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells[:6]).reason == "3 of 3 hold"
+    assert judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells[:6]).reason == "3 of 3 hold"

@@ -1,7 +1,7 @@
-"""make evidence: trains reproduce/evidence.toml in its order, one seed after the other, for as long as a budget lasts.
+"""make evidence: trains reproduce/evidence.toml from top to bottom, of each item one seed after the other.
 
-What is in the store or in the committed record is not trained again, so that it resumes after any interruption and on
-another machine. At the end it writes tables, figures, verdicts and records of what is there.
+What is in the store or in the committed record is not trained again, so it resumes after any interruption and on
+another machine. When its budget is spent it writes tables, figures, verdicts and records of what is there.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from pathlib import Path
 from fedrepro.checks import choose
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import driver, record, spec, tune
+from fedrepro.evidence.schema import matches
 from fedrepro.evidence.study import Study, run_store
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
@@ -41,7 +42,6 @@ class Item:
     seeds: list[int]
     minutes: float  # CPU minutes per run, as far as anyone knows before the first is done
     decides: str
-    tier: int  # everything of a tier comes before the next one
     cells: dict[str, str | list[str]] = field(default_factory=dict)
 
     @cached_property
@@ -50,30 +50,27 @@ class Item:
         names = study.table.names
         wanted = {axis: [names.get(v, v) for v in ([value] if isinstance(value, str) else value)]
                   for axis, value in self.cells.items()}  # fmt: skip
-        study.cells = [cell for cell in study.cells if spec.matches(wanted, cell.labels)]
+        study.cells = [cell for cell in study.cells if matches(wanted, cell.labels)]
         if not study.cells:
             raise BadInput(f"{LIST.name}: {self.table}: no cell at scale {self.scale} has {self.cells}")
         return study
 
-    def pilots(self) -> list[Run]:
-        """The runs of its tuning, where the table is tuned at this scale and the choice is not there yet."""
+    def pilots(self) -> list[tune.Pilot]:
+        """The runs that tune its methods, where the table is tuned at this scale and nothing is chosen yet."""
         table = spec.find(self.table)
         if not table.tune or self.scale not in tune.TUNED:
             return []
-        search, known = tune.pilots(table, self.scale), table.tuned(self.scale)
-        return [pilot.run for pilot in search if (pilot.data, pilot.method) not in known]
+        known = table.tuned(self.scale)
+        wanted = {(cell.fields["data"], cell.fields.get("method")) for cell in self.study.cells} - set(known)
+        return [pilot for pilot in tune.pilots(table, self.scale) if (pilot.data, pilot.method) in wanted]
 
-    def runs(self, seed: int | None = None) -> list[Run]:
-        """Those of one seed, or of all; central training goes with the first."""
-        chosen = self.seeds if seed is None else [seed]
-        runs = [cell.run(number) for number in chosen for cell in self.study.cells]
-        return runs + (list(self.study.central.values()) if self.seeds[0] in chosen else [])
+    def runs(self) -> list[Run]:
+        """All cells of one seed before the next seed; central training comes with the first."""
+        by_seed = [[cell.run(seed) for cell in self.study.cells] for seed in self.seeds]
+        return [run for group in (by_seed[0], self.study.central.values(), *by_seed[1:]) for run in group]
 
-
-def ordered(items: list[Item]) -> list[tuple[Item, int]]:
-    """Tier by tier, and in a tier the first seed of every item before any second one."""
-    places = [(item.tier, i, n, seed) for n, item in enumerate(items) for i, seed in enumerate(item.seeds)]
-    return [(items[n], seed) for _, _, n, seed in sorted(places)]
+    def todo(self, store: Path) -> list[Run]:
+        return [run for run in self.runs() if not is_done(self, run, store)]
 
 
 def load(path: Path = LIST) -> list[Item]:
@@ -107,22 +104,21 @@ def is_done(item: Item, run: Run, store: Path) -> bool:
 
 
 def hours_left(item: Item, store: Path) -> float:
-    """CPU hours, from the item's own finished runs where there are any."""
-    runs = item.runs()
-    here = [run for run in runs if (store / run.id / "result.json").exists()]
-    each = sum(read_result(store / run.id)[0]["wall_time"] for run in here) / len(here) / 60 if here else item.minutes
-    return each / 60 * sum(not is_done(item, run, store) for run in runs)
+    """CPU hours: what the list says per run, then more and more what its finished runs took."""
+    here = [run for run in item.runs() if (store / run.id / "result.json").exists()]
+    taken = sum(read_result(store / run.id)[0]["wall_time"] for run in here) / 60
+    return (item.minutes + taken) / (1 + len(here)) / 60 * len(item.todo(store))
 
 
 def status(items: list[Item], store: Path, workers: int) -> str:
-    """One line per item, then what an hour decides."""
+    """One line per item, then what the next hour works on."""
     lines, total, next_hour = [f"{'done':>9}  {'CPU h left':>10}  item"], 0.0, []
     for item in items:
         runs, left = item.runs(), hours_left(item, store)
-        done = sum(is_done(item, run, store) for run in runs)
-        if left and total < workers and item.tier == min(i.tier for i in items):
+        if left and total < workers:
             next_hour.append(f"{item.table} at {item.scale} scale: {item.decides}")
         total += left
+        done = len(runs) - len(item.todo(store))
         lines.append(f"{done:>4}/{len(runs):<4}  {left:10.1f}  {item.table} at {item.scale} scale")
     lines.append(f"{total:.1f} CPU hours left, {total / workers:.1f} on {workers} workers")
     return "\n".join(lines + [f"the next hour works on {what}" for what in next_hour])
@@ -154,25 +150,32 @@ def main(budget: str | None, only_status: bool, workers: int | None, store: Path
         return 0
     started = time.monotonic()
     with deadline(limit) if limit else contextlib.nullcontext():
-        for item, seed in ordered(items):
-            _train(item, seed, store, workers)
+        train(items, store, workers)
     print(f"trained for {(time.monotonic() - started) / 60:.0f} min; writing what is there", flush=True)
     return write(items, store)
 
 
-def _train(item: Item, seed: int, store: Path, workers: int) -> None:
-    if pilots := item.pilots():
-        with progress(pilots, store):
-            sweep(pilots, store=store, workers=workers)
-        tune.keep(spec.find(item.table), item.scale, store)
-        item.__dict__.pop("study", None)  # its cells take what was chosen
-    todo = [run for run in item.runs(seed) if not is_done(item, run, store)]
+def train(items: list[Item], store: Path, workers: int) -> None:
+    """One queue over all items, cut only where an item's runs must wait for its tuning."""
+    todo: list[Run] = []
+    for item in items:
+        if pilots := item.pilots():
+            _sweep([*todo, *(pilot.run for pilot in pilots)], store, workers)
+            tune.keep(spec.find(item.table), item.scale, pilots, store)
+            item.__dict__.pop("study", None)  # its cells take what was chosen
+            todo = []
+        todo += item.todo(store)
+    _sweep(todo, store, workers)
+
+
+def _sweep(todo: list[Run], store: Path, workers: int) -> None:
     if todo:
-        print(f"{item.table} at {item.scale} scale, seed {seed}: {len(todo)} runs", flush=True)
         with progress(todo, store) as say:
-            sweep(
-                todo, store=store, workers=workers, progress=lambda run: say(f"  done: {run.method}, seed {run.seed}")
-            )
+            sweep(todo, store=store, workers=workers, progress=lambda run: say(f"  done: {_called(run)}"))
+
+
+def _called(run: Run) -> str:
+    return f"{run.method} on {run.data.partition(':')[0]}, seed {run.seed} ({run.id})"
 
 
 def write(items: list[Item], store: Path) -> int:

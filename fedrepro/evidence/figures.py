@@ -51,7 +51,7 @@ def _note(study, figure, measures: list[str] | None = None, more: str = "") -> N
 
 
 def _with_unit(study, measure: str) -> str:
-    unit = study.measures[measure].get("unit")
+    unit = study.measures[measure].unit
     return f"{measure} ({unit})" if unit else measure
 
 
@@ -73,7 +73,7 @@ def curves(study, x: str = "round", y: str = "accuracy", hue: str = "method", co
                      units=None if x == "round" else "seed", estimator="mean" if x == "round" else None)  # fmt: skip
         place.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=_titled(study, {**a, **b}))
         place.xaxis.get_major_locator().set_params(integer=x == "round")
-    _one_legend(figure, list(axes.flat), study.table.axis[hue].get("label", hue))
+    _one_legend(figure, list(axes.flat), (study.table.axis[hue].label or hue))
     _note(study, figure)
     return figure
 
@@ -87,7 +87,7 @@ def _combinations(study, axes: str | list[str] | None) -> list[dict[str, str]]:
 def _titled(study, labels: dict[str, str]) -> str:
     """Numbers need their axis's name beside them."""
     number = lambda label: label.replace(".", "", 1).isdigit()  # noqa: E731
-    return ", ".join(f"{study.table.axis[axis].get('label', axis)} = {label}" if number(label) else label
+    return ", ".join(f"{(study.table.axis[axis].label or axis)} = {label}" if number(label) else label
                      for axis, label in labels.items())  # fmt: skip
 
 
@@ -112,10 +112,10 @@ def _by_measure(study, x: str, measures: list[str] | None, hue: str | None, col:
     figure, panels = _panels(study, measures, col)
     for name, labels, place in panels:
         draw(select(study.values[study.values["measure"] == name], labels), place)
-        place.set(xlabel=study.table.axis[x].get("label", x), ylabel=textwrap.fill(_with_unit(study, name), 36),
+        place.set(xlabel=(study.table.axis[x].label or x), ylabel=textwrap.fill(_with_unit(study, name), 36),
                   title=_titled(study, labels))  # fmt: skip
     if hue:
-        _one_legend(figure, [place for *_, place in panels], study.table.axis[hue].get("label", hue))
+        _one_legend(figure, [place for *_, place in panels], (study.table.axis[hue].label or hue))
     else:
         figure.tight_layout()
     _note(study, figure, [name for name, *_ in panels])
@@ -170,7 +170,7 @@ def ranking(study, measure: str, y: str = "method", hue: str | None = None, col:
         place.set(xlabel=measure, ylabel="", title=label)
         if theirs:
             place.plot([], [], "kx", markersize=5, label="the paper")
-    _one_legend(figure, axes[0], study.table.axis[hue].get("label", hue) if hue else "")
+    _one_legend(figure, axes[0], (study.table.axis[hue].label or hue) if hue else "")
     _note(study, figure)
     return figure
 
@@ -186,7 +186,7 @@ def against(study, x: str, y: str, hue: str = "method"):
         across, mean, half = zip(*sorted(points, key=lambda p: p[0]), strict=True)
         place.errorbar(across, mean, yerr=[h or 0 for h in half], label=label, marker="os^DvPX"[i % 7], capsize=4)
     place.set(xlabel=_with_unit(study, x), ylabel=y)
-    _one_legend(figure, [place], study.table.axis[hue].get("label", hue))
+    _one_legend(figure, [place], (study.table.axis[hue].label or hue))
     _note(study, figure)
     return figure
 
@@ -217,7 +217,7 @@ def heat(study, measure: str, rows: str | list[str], columns: str, by_row=False,
 
     def grid(values: pd.DataFrame, axes: dict) -> pd.DataFrame:
         known = [key for key in keys if key in values]
-        names = " and\n".join(study.table.axis[key].get("label", key) for key in known)
+        names = " and\n".join((study.table.axis[key].label or key) for key in known)
         order = [" ".join(place) for place in itertools.product(*(axes[key] for key in known))]
         values = values[values["measure"] == measure].assign(row=lambda v: v[known].agg(" ".join, axis=1))
         table = values.pivot_table(index="row", columns=columns, values="value").astype(float)
@@ -236,7 +236,7 @@ def heat(study, measure: str, rows: str | list[str], columns: str, by_row=False,
     for place, (title, table) in zip(axes.flat, panels.items(), strict=True):
         sns.heatmap(table.rank(axis=1, pct=True) if by_row else table, annot=table, fmt=fmt, cmap="viridis", ax=place,
                     cbar=False)  # fmt: skip
-        place.set(title=f"{named}: {title}", xlabel=study.table.axis[columns].get("label", columns),
+        place.set(title=f"{named}: {title}", xlabel=(study.table.axis[columns].label or columns),
                   ylabel=table.index.name)  # fmt: skip
         if by_row:
             place.tick_params(axis="y", rotation=0)
@@ -317,6 +317,6 @@ def choices(study, hue: str = "method", col: str = "dataset", row: str = "readin
         place.axhline(1 / len(columns), color="0.4", linestyle="--", linewidth=1)
         title = ", ".join(labels)
         place.set(xlabel="number of last blocks sent (α)", ylabel="share of partial rounds", title=title)
-    _one_legend(figure, list(axes.flat), study.table.axis[hue].get("label", hue))
+    _one_legend(figure, list(axes.flat), (study.table.axis[hue].label or hue))
     _note(study, figure)
     return figure

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedrepro.checks import number
+from fedrepro.evidence.schema import AxisName, Label
 from fedrepro.simulation.run import Run
 
 RECIPE = ("data", "model", "batch", "lr", "momentum", "weight_decay", "clip", "augment", "share", "seed")
@@ -19,10 +21,17 @@ RECIPE = ("data", "model", "batch", "lr", "momentum", "weight_decay", "clip", "a
 class Rule:
     """`[gate]` of a table: its reference cell in every panel, and what it takes to be called trained."""
 
-    reference: dict[str, str]
+    reference: dict[AxisName, Label]
     share: float = 0.7  # of the central accuracy
     rise: float = 0.05  # over the last third, as a part of the final accuracy
     epochs: int = 30  # of central training
+
+    def __post_init__(self):
+        for key, kind, low, high in (("share", float, 0, 1), ("rise", float, 0, 1), ("epochs", int, 1, 10**6)):
+            number(key, getattr(self, key), kind, low, high)
+
+    def is_reference(self, labels: dict[str, str]) -> bool:
+        return self.reference.items() <= labels.items()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ Its content security policy lets only this style and this script in.
 """
 
 import base64
-import csv
 import hashlib
 import json
 import re
@@ -79,16 +78,15 @@ class Paper:
         self.title = self.tables[0].title.partition(",")[0]
         self.source = self.tables[0].source.partition(", Fig")[0].partition(", Table")[0].partition(", Section")[0]
         self.folders = {s: results / s / name for s in SCALES if any((results / s / name).glob("*_values.csv"))}
-        with open(spec.REPRODUCE / name / "claims.csv", newline="") as file:
-            self.claims = {line["id"]: line for line in csv.DictReader(file)}
+        self.claims = [claim.id for table in self.tables for claim in table.claims()]
 
     def verdicts(self, scale: str, table: spec.Table) -> list[dict]:
         """The verdicts of a table's claims at a scale, each with its state and effects; all "not run yet" where it was
         not measured."""
         path = self.folders.get(scale, Path()) / f"{table.name}_verdicts.csv"
         if scale not in self.folders or not path.exists():
-            return [{"claim": c["id"], "the paper says": c["claim"], "said in": c["said in"], "verdict": NOT_RUN,
-                     "reason": "", "judged how": c.get("note", ""), "state": NOT_RUN, "effects": []}
+            return [{"claim": c.id, "the paper says": c.says, "source": c.source, "verdict": NOT_RUN,
+                     "reason": "", "how it is judged": c.note, "state": NOT_RUN, "effects": []}
                     for c in table.claims()]  # fmt: skip
         found = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
         states, effects = {word(state, scale): state for state in MARKS}, _effects(path)
@@ -216,7 +214,7 @@ def _measured(paper: Paper, table: spec.Table, scale: str) -> str:
     numbers = _numbers(study, summary)
     if table.groups and (folder / f"{name}_groups.csv").exists():
         groups = pd.read_csv(folder / f"{name}_groups.csv", dtype={0: str})
-        numbers += f"<h4>{escape(table.groups['title'])}</h4>{_plain(groups)}"
+        numbers += f"<h4>{escape(table.groups.title)}</h4>{_plain(groups)}"
     title = "The paper's numbers beside ours"
     numbers = f"<h4>{title}</h4>{numbers}" if len(summary) <= 20 else _fold(title, len(summary), numbers)
     return (
@@ -231,9 +229,9 @@ def _claims(found: list[dict]) -> str:
     return "".join(
         f'<div class="claim {_class(c["state"])}" data-verdict="{_class(c["state"])}">'
         f"<div>{_mark(c['state'])}{c['verdict']}</div><div><p>{escape(c['the paper says'])}</p>"
-        f'<span class="soft">{escape(c["said in"])} · {escape(c["claim"])}</span>'
+        f'<span class="soft">{escape(c["source"])} · {escape(c["claim"])}</span>'
         f"{_note(c['reason'])}{_drawn(c['effects'])}"
-        f"{_note(c.get('judged how', ''))}</div></div>"
+        f"{_note(c.get('how it is judged', ''))}</div></div>"
         for c in sorted(found, key=lambda c: STATES.index(c["state"]))
     )
 
@@ -297,7 +295,7 @@ def _numbers(study: Study, summary: pd.DataFrame) -> str:
     for labels, (runs, texts) in rows.items():
         heads = "".join(f"<th>{escape(label)}</th>" for label in labels)
         body += f"<tr>{heads}{texts}<td>{_run_links(runs)}</td></tr>"
-    names = "".join(f'<th rowspan="2">{escape(study.table.axis[axis].get("label", axis))}</th>' for axis in axes)
+    names = "".join(f'<th rowspan="2">{escape(study.table.axis[axis].label or axis)}</th>' for axis in axes)
     top = f'<tr>{names}{head}<th rowspan="2">runs</th></tr><tr>{second}</tr>'
     return f'<div class="scroll"><table class="numbers"><thead>{top}</thead><tbody>{body}</tbody></table></div>'
 
@@ -312,7 +310,7 @@ def _plain(table: pd.DataFrame) -> str:
 
 
 def _deviations(paper: Paper) -> str:
-    unique = {(d["what"], d["why"], d.get("erratum", "")): None for table in paper.tables for d in table.deviation}
+    unique = {(d.what, d.why, d.erratum): None for table in paper.tables for d in table.deviation}
     known = {id_ for id_, *_ in errata().get(paper.id, [])}
 
     def link(ids: str) -> str:

@@ -14,7 +14,8 @@ import pandas as pd
 from fedrepro.checks import choose
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import gate, spec, verdict
-from fedrepro.evidence.measures import limit, measured
+from fedrepro.evidence.claims import Claim
+from fedrepro.evidence.measures import ToTarget
 from fedrepro.evidence.verdict import Verdict, judge
 from fedrepro.simulation import metrics
 from fedrepro.simulation.cost import round_costs
@@ -89,10 +90,10 @@ class Study:
     @cached_property
     def central(self) -> dict[str, Run]:
         """id of a reference run -> central training of its network; none at smoke scale, which trains nothing."""
-        rule = self.table.gate_rule
+        rule = self.table.gate
         if not rule or self.scale == "smoke":
             return {}
-        cells = [cell for cell in self.cells if spec.matches(rule.reference, cell.labels)]
+        cells = [cell for cell in self.cells if rule.is_reference(cell.labels)]
         runs = [cell.run(self.seeds[0]) for cell in cells]
         return {run.id: gate.central(run, rule.epochs) for run in runs}
 
@@ -157,7 +158,7 @@ class Study:
     @property
     def needs_costs(self) -> bool:
         """Whether a measure is about floating-point operations, which are counted and not in the rows."""
-        used = {column for m in self.measures.values() for column in (m["column"], m.get("spend"))}
+        used = {column for m in self.measures.values() for column in (m.column, getattr(m, "spend", None))}
         return bool(used & {"flops", "client_flops", "server_flops"})
 
     @cached_property
@@ -171,9 +172,9 @@ class Study:
                     {
                         **labels,
                         "measure": name,
-                        "value": measured(table, {**measure, "target": spec.target(measure, labels)}),
-                        "limit": limit(table, measure),
-                        "unit": measure.get("unit", ""),
+                        "value": measure.value(table, labels),
+                        "limit": measure.limit(table),
+                        "unit": measure.unit,
                         "scale": self.scale,
                     }
                 )
@@ -212,7 +213,7 @@ class Study:
 
     def _named(self, row: dict) -> str:
         measure = self.measures[row["measure"]]
-        return row["measure"] + (f" ({spec.target(measure, row):.0%})" if measure["kind"] == "to_target" else "")
+        return row["measure"] + (f" ({measure.target_at(row):.0%})" if isinstance(measure, ToTarget) else "")
 
     def _measured(self, row: dict) -> str:
         """`0.5 ± 0.01`; a target that seeds missed says so, in rounds by the papers' notation "1000+"."""
@@ -220,7 +221,7 @@ class Study:
         text = f"{row['measured']:.4g}" + ("" if half is None or np.isnan(half) else f" ± {half:.3g}")
         if not row["not_reached"]:
             return text
-        in_rounds = self.measures[row["measure"]]["column"] == "round"
+        in_rounds = self.measures[row["measure"]].column == "round"
         missed = metrics.format_rounds(None, self.cells[0].run(0).rounds) if in_rounds else "not reached"
         if row["not_reached"] == row["seeds"]:
             return missed
@@ -228,7 +229,7 @@ class Study:
 
     @property
     def caption(self) -> str:
-        note = self.table.at(self.scale).get("data_note", "")
+        note = self.table.at(self.scale).data_note
         caption = f"Scale {self.scale}, seeds {', '.join(map(str, self.seeds))}. {note}"
         if self.scale != "paper":
             caption += " The paper's numbers are of its own scale: compare order and trend, not values."
@@ -238,7 +239,7 @@ class Study:
         return self.readable().style.hide(axis="index").set_caption(self.caption)
 
     @cached_property
-    def verdicts(self) -> list[tuple[dict, Verdict]]:
+    def verdicts(self) -> list[tuple[Claim, Verdict]]:
         """Every claim with its verdict."""
         known = self.values, self.scale, self.axes, self.measures, self.table.reported_rows(), self.untrained
         whole = [cell.labels for cell in self.table.cells("paper", tuned=False)]
@@ -247,7 +248,7 @@ class Study:
     @cached_property
     def gates(self) -> list[gate.Gate]:
         """How far the reference of every panel came, where it and its central training are known."""
-        rule, found = self.table.gate_rule, []
+        rule, found = self.table.gate, []
         panels = [axis for axis, labels in self.axes.items() if rule and axis not in rule.reference and len(labels) > 1]
         for cell in self.cells:
             pooled = self.central.get(cell.run(self.seeds[0]).id)
@@ -320,15 +321,15 @@ class Study:
 
     def verdict_table(self) -> pd.DataFrame:
         """One row per claim: the verdict and, in a line, why."""
-        columns = ["claim", "the paper says", "said in", "verdict", "reason", "judged how", "scale", "seeds"]
+        columns = ["claim", "the paper says", "source", "verdict", "reason", "how it is judged", "scale", "seeds"]
         rows = [
             (
-                claim["id"],
-                claim["claim"],
-                claim["said in"],
+                claim.id,
+                claim.says,
+                claim.source,
                 found.word,
                 found.reason,
-                claim.get("note", ""),
+                claim.note,
                 self.scale,
                 len(self.seeds),
             )
@@ -338,7 +339,7 @@ class Study:
 
     def effect_table(self) -> pd.DataFrame:
         """One row per comparison of every claim that was judged."""
-        rows = [{"claim": claim["id"], **asdict(effect)} for claim, found in self.verdicts for effect in found.effects]
+        rows = [{"claim": claim.id, **asdict(effect)} for claim, found in self.verdicts for effect in found.effects]
         return pd.DataFrame(rows, columns=["claim", *(field.name for field in fields(verdict.Effect))])
 
     def readable_verdicts(self) -> pd.DataFrame:
@@ -351,14 +352,14 @@ class Study:
                 shown.append(f"{len(effects) - SHOWN_EFFECTS} more in {self.table.name}_effects.csv")
             rows.append(
                 {
-                    "claim": claim["id"],
-                    "the paper says": claim["claim"],
+                    "claim": claim.id,
+                    "the paper says": claim.says,
                     "verdict": f"{verdict.MARKS[found.state]} {found.word}",
                     "evidence": ". ".join([found.reason, "; ".join(shown)]) if shown else found.reason,
-                    "judged how": claim.get("note", ""),
+                    "how it is judged": claim.note,
                 }
             )
-        return pd.DataFrame(rows, columns=["claim", "the paper says", "verdict", "evidence", "judged how"])
+        return pd.DataFrame(rows, columns=["claim", "the paper says", "verdict", "evidence", "how it is judged"])
 
     def show_verdicts(self):
         return _wrapped(self.readable_verdicts())
@@ -369,14 +370,14 @@ class Study:
     def grouped(self) -> pd.DataFrame:
         """Mean and deviation over the cells whose labels have equally many parts, beside the paper's."""
         groups = self.table.groups
-        values = self.values[self.values["measure"] == groups["measure"]]
-        cells = values.groupby(groups["axis"], sort=False)["value"].mean()
-        parts = cells.index.map(lambda label: label.count(groups["separator"]) + 1)
+        values = self.values[self.values["measure"] == groups.measure]
+        cells = values.groupby(groups.axis, sort=False)["value"].mean()
+        parts = cells.index.map(lambda label: label.count(groups.separator) + 1)
         ours = cells.groupby(parts).agg(["size", "mean", "std"])
-        paper = pd.read_csv(self.table.path.parent / "reported" / groups["file"]).set_index(groups["column"])
+        paper = pd.read_csv(self.table.path.parent / "reported" / groups.file).set_index(groups.column)
         paper = (paper[["value", "std"]] / 100).rename(columns={"value": "paper's mean", "std": "paper's deviation"})
         names = {"size": "cells", "mean": "our mean", "std": "our deviation over cells"}
-        return ours.join(paper).rename(columns=names).rename_axis(groups["column"]).reset_index()
+        return ours.join(paper).rename(columns=names).rename_axis(groups.column).reset_index()
 
     def curves(self) -> pd.DataFrame:
         """For every cell and tested round the mean over seeds and the half-width of its 95% interval."""
@@ -440,7 +441,7 @@ def _at(panel: dict[str, str]) -> str:
 def _gate_words(study: Study) -> str:
     if study.scale == "smoke":
         return "Smoke scale only shows that everything runs: nothing that is learned is judged."
-    if not study.table.gate_rule:
+    if not study.table.gate:
         return "Nothing in this table is learned."
     words = "A reference is trained if it comes close to central training of the same network and its curve is flat. "
     if study.scale == "paper":

@@ -20,7 +20,7 @@ def markdown(studies: list[Study]) -> str:
                   _markdown_table(study.readable_verdicts()), ""]  # fmt: skip
         new = [d for d in study.table.deviation if d not in shown]
         shown += new
-        lines += [f"- {d['what']}: {d['why']}" + (f" ({d['erratum']})" if d.get("erratum") else "") for d in new]
+        lines += [f"- {d.what}: {d.why}" + (f" ({d.erratum})" if d.erratum else "") for d in new]
     return "\n".join(lines) + "\n"
 
 
@@ -28,7 +28,7 @@ def _groups(study: Study) -> list[str]:
     if not study.table.groups:
         return []
     table = study.grouped().round(4).astype(object).fillna("")
-    return [study.table.groups["title"] + ":", "", _markdown_table(table), ""]
+    return [study.table.groups.title + ":", "", _markdown_table(table), ""]
 
 
 def _markdown_table(table: pd.DataFrame) -> str:

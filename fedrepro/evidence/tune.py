@@ -16,13 +16,16 @@ import numpy as np
 from fedrepro.checks import choose
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
+from fedrepro.evidence.schema import matches
+from fedrepro.evidence.sections import Tuning, fields_of, merge
+from fedrepro.evidence.table import Table, read_tuned
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import count_workers
 from fedrepro.simulation.store import read_result, write_atomically
 from fedrepro.simulation.sweep import sweep
 
-COLUMNS = ("data", "method", "setting", "score", "chosen", "at the border", "run")
+COLUMNS: tuple[str, ...] = ("data", "method", "setting", "score", "chosen", "at the border", "run")
 TUNED = ("reduced", "cpu")  # smoke shows that everything runs; at paper scale the paper's values are used
 
 
@@ -34,11 +37,19 @@ class Pilot:
     run: Run
 
 
-def pilots(table: spec.Table, scale: str) -> list[Pilot]:
+def rule_of(table: Table) -> Tuning:
+    if not table.tune:
+        raise BadInput(
+            f"{table.paper}/{table.name}: its TOML has no [tune]; docs/add-a-paper.md says what belongs there"
+        )
+    return table.tune
+
+
+def pilots(table: Table, scale: str) -> list[Pilot]:
     """All runs of the search: the first cell of every data set and method, at every point of the method's grid."""
-    rule, found = table.tuning, {}
+    rule, found = rule_of(table), {}
     for cell in table.cells(scale, tuned=False):
-        if spec.matches(rule.where, cell.labels):
+        if matches(rule.where, cell.labels):
             found.setdefault((cell.fields["data"], cell.fields["method"]), cell.fields)
     result = []
     for (data, method), fields in found.items():
@@ -50,7 +61,7 @@ def pilots(table: spec.Table, scale: str) -> list[Pilot]:
             "samples": samples and int(samples * (1 - rule.holdout)),
         }
         for setting in rule.settings(method):
-            run = Run.from_dict(spec.merge(spec.merge(fields, spec.fields_of(setting)), short))
+            run = Run.from_dict(merge(merge(fields, fields_of(setting)), short))
             result.append(Pilot(data, method, setting, run))
     return result
 
@@ -62,17 +73,17 @@ def score(rows: list[dict], column: str) -> float:
     return float(np.mean(tested)) if tested else -1.0
 
 
-def chosen(table: spec.Table, scale: str, store: Path) -> list[dict]:
-    """The lines of tuned/<scale>.csv for this table's pilots; of equal scores the first in the grid wins."""
+def chosen(table: Table, search: list[Pilot], store: Path) -> list[dict]:
+    """The lines of tuned/<scale>.csv for these pilots; of equal scores the first in the grid wins."""
     lines, groups = [], {}
-    for pilot in pilots(table, scale):
+    for pilot in search:
         groups.setdefault((pilot.data, pilot.method), []).append(pilot)
     for (data, method), tried in groups.items():
-        scores = [score(read_result(store / pilot.run.id)[1], table.tuning.column) for pilot in tried]
+        scores = [score(read_result(store / pilot.run.id)[1], rule_of(table).column) for pilot in tried]
         best = int(np.argmax(scores))
         for i, (pilot, points) in enumerate(zip(tried, scores, strict=True)):
             values = data, method, json.dumps(pilot.setting), f"{points:.6f}"
-            flags = ("yes", border(table.tuning.grid_of(method), pilot.setting)) if i == best else ("", "")
+            flags = ("yes", border(rule_of(table).grid_of(method), pilot.setting)) if i == best else ("", "")
             lines.append(dict(zip(COLUMNS, (*values, *flags, pilot.run.id), strict=True)))
     return lines
 
@@ -86,7 +97,7 @@ def border(grid: dict[str, list], setting: dict) -> str:
 def write(path: Path, lines: list[dict]) -> None:
     """These lines in place of those of the same data set and method; the others stay."""
     own = {(line["data"], line["method"]) for line in lines}
-    old = [line for line in spec.read_tuned(path) if (line["data"], line["method"]) not in own]
+    old = [line for line in read_tuned(path) if (line["data"], line["method"]) not in own]
     text = io.StringIO()
     out = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     out.writeheader()
@@ -95,9 +106,9 @@ def write(path: Path, lines: list[dict]) -> None:
     write_atomically(path, lambda file: file.write(text.getvalue().encode()))
 
 
-def keep(table: spec.Table, scale: str, store: Path) -> list[dict]:
+def keep(table: Table, scale: str, search: list[Pilot], store: Path) -> list[dict]:
     """Choose, and write what was tried."""
-    lines = chosen(table, scale, store)
+    lines = chosen(table, search, store)
     write(table.tuned_file(scale), lines)
     return lines
 
@@ -106,14 +117,12 @@ def main(name: str, scale: str, workers: int | None, store: Path) -> int:
     choose("scale", scale, TUNED)
     count_workers(workers)
     table = spec.find(name)
-    if not table.tune:
-        raise BadInput(f"{name}: its TOML has no [tune]; docs/add-a-paper.md says what belongs there")
     search = pilots(table, scale)
     methods = {(pilot.data, pilot.method) for pilot in search}
     print(f"{len(search)} pilot runs: {len(search) // len(methods)} for each of {len(methods)} data sets and methods")
     with progress([pilot.run for pilot in search], store):
         sweep([pilot.run for pilot in search], store=store, workers=workers)
-    for line in keep(table, scale, store):
+    for line in keep(table, scale, search, store):
         if line["chosen"]:
             flag = f"  at the border of its grid: {line['at the border']}" if line["at the border"] else ""
             print(f"{line['data']:16} {line['method']:20} {line['setting']:40} {float(line['score']):.4f}{flag}")

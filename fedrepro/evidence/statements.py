@@ -1,0 +1,272 @@
+"""What a claim can state: one class per kind of `[[claim]]`, with its keys and the comparisons it makes."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedrepro.errors import BadInput
+from fedrepro.evidence.comparisons import Cells, Comparison, around, linear, minus, name_of, nonlinear, slope
+from fedrepro.evidence.measures import Measure
+from fedrepro.evidence.schema import AxisName, Label, MeasureName, Place, Tagged
+
+DIRECTIONS = {"rises": {"low": 0.0, "high": np.inf}, "falls": {"low": -np.inf, "high": 0.0}}
+Reported = Sequence[dict[str, Any]]  # the paper's numbers, as spec.Table.reported_rows gives them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement(Tagged):
+    """One block `[[claim]]`; those with the same id make one claim, which holds if all of them do."""
+
+    id: str
+    measure: tuple[MeasureName, ...]  # that judges it: by each of them
+    where: Place = field(default_factory=dict)  # the cells it is about
+    most: bool = False  # of all comparisons of the claim only more than half must hold
+    says: str = ""  # in the paper's words, in the first block of a claim
+    source: str = ""  # where the paper says so
+    note: str = ""  # how it is judged, where the kind does not say it
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Statement):
+    """About a number, which the paper has at its own scale."""
+
+    any_scale: bool = False  # it does not depend on the scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best(Statement, kind="best"):
+    """In every panel the winner is better than each other label on the axis."""
+
+    axis: AxisName
+    winner: Label
+    among: tuple[Label, ...] = ()  # the others that count; all without it
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        return self._differences(cells, measure.sign)
+
+    def _differences(self, cells: Cells, sign: float) -> list[Comparison]:
+        made = []
+        for place, at in cells.panels(self.where, self.axis):
+            for other in self.among or [label for label in at if label != self.winner]:
+                if self.winner in at and other in at:
+                    weights = cells.weights({at[self.winner]: sign, at[other]: -sign})
+                    made.append(linear(cells, f"{place} {minus(self.winner, other, sign)}", weights))
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Near(Best, kind="near"):
+    """The signed difference stays within the margin: two one-sided tests."""
+
+    margin: float
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        return [replace(found, **around(0.0, self.margin)) for found in self._differences(cells, 1.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum(Statement, kind="sum"):
+    """One label's value is the sum of others', within the margin."""
+
+    axis: AxisName
+    total: Label
+    parts: tuple[Label, ...]
+    margin: float
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        made = []
+        for place, at in cells.panels(self.where, self.axis):
+            if {self.total, *self.parts} <= set(at):
+                weights = cells.weights({at[self.total]: 1.0})
+                for part in self.parts:
+                    weights[at[part]] -= 1.0
+                what = f"{place} {self.total} − {' − '.join(self.parts)}"
+                made.append(linear(cells, what, weights, **around(0.0, self.margin)))
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two places of the table; several labels are averaged."""
+
+    better: Place
+    worse: Place
+    what: str = ""  # its name, instead of the labels
+    most: AxisName | None = None  # each label on this axis is compared, and most of them must be better
+    by: float = 0.0  # at least so much
+
+    def __post_init__(self):
+        if self.most and len(self.better.get(self.most, ())) < 2:
+            raise BadInput(f"most: {self.most!r} has no list of labels in better")
+
+    def sides(self) -> list[Place]:
+        """What is better, label by label where `most` says so."""
+        most = self.most
+        return [{**self.better, most: (label,)} for label in self.better[most]] if most else [self.better]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Statement, kind="compare"):
+    """Every pair at every place on the axes named by `each`; over the other axes cells are averaged."""
+
+    pairs: list[Pair]
+    each: list[AxisName] = field(default_factory=list)
+    margin: float = 0.0  # the worse one may be better by so much: "gains little"
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        made = []
+        for place, group in cells.each(self.where, self.each):
+            for pair in self.pairs:
+                worse = cells.mean(pair.worse, group)
+                sides = [cells.mean(side, group) for side in pair.sides()]
+                sides = [measure.sign * (side - worse) for side in sides if side is not None and worse is not None]
+                what = f"{place} {pair.what or minus(name_of(pair.better), name_of(pair.worse), measure.sign)}"
+                gaps = [linear(cells, what, weights, low=pair.by - self.margin) for weights in sides]
+                made += [_majority(gaps)] if pair.most and gaps else gaps
+        return made
+
+
+def _majority(gaps: list[Comparison]) -> Comparison:
+    """Per seed, what most of the gaps reach at least; a target that was missed counts as the smallest."""
+    ordered = np.sort(-np.stack([gap.numbers for gap in gaps]), axis=0)  # NaN comes last
+    used = np.any([gap.used for gap in gaps], axis=0)
+    return replace(gaps[0], numbers=-ordered[len(gaps) // 2], used=used, weights=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend(Statement, kind="trend"):
+    """In every panel the value rises or falls along the axis."""
+
+    axis: AxisName
+    direction: Literal["rises", "falls"]
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        made = []
+        for place, at in cells.panels(self.where, self.axis):
+            if len(at) > 1:
+                weights = cells.weights(dict(zip(at.values(), slope(at), strict=True)))
+                what = f"{place} slope over {self.axis}"
+                made.append(linear(cells, what, weights, unit="", **DIRECTIONS[self.direction]))
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapTrend(Trend, kind="gap_trend"):
+    """The lead of one place over another (with `relative` their quotient) rises or falls along the axis."""
+
+    of: Place
+    over: Place  # every label is a comparison of its own
+    relative: bool = False
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        made, own = [], name_of(self.of)
+        here = dict(cells.panels(self.where | self.of, self.axis))
+        for labels in itertools.product(*self.over.values()):
+            over: Place = {axis: (label,) for axis, label in zip(self.over, labels, strict=True)}
+            there = dict(cells.panels(self.where | over, self.axis))
+            for place in [place for place in here if place in there]:
+                both = [label for label in here[place] if label in there[place]]
+                a, b = ([side[place][label] for label in both] for side in (here, there))
+                if len(both) > 1 and self.relative:
+                    what = f"{place} slope of {own} / {name_of(over)} over {self.axis}"
+                    quotients = cells.y[:, a] / cells.y[:, b]
+                    numbers = (quotients - quotients[:, :1]) @ slope(both)  # exactly zero if they are equal
+                    made.append(nonlinear(cells, what, numbers, a + b, **DIRECTIONS[self.direction]))
+                elif len(both) > 1:
+                    what = f"{place} slope of the lead of {own} over {name_of(over)} over {self.axis}"
+                    weights = np.zeros(len(cells.places))
+                    weights[a], weights[b] = measure.sign * slope(both), -measure.sign * slope(both)
+                    made.append(linear(cells, what, weights, unit="", **DIRECTIONS[self.direction]))
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio(Statement, kind="ratio"):
+    """The quotient of two places is the claimed one, within the tolerance."""
+
+    of: Place
+    over: Place
+    ratio: float
+    tolerance: float
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        a, b = (cells.mean(side, cells.at(self.where)) for side in (self.of, self.over))
+        if a is None or b is None:
+            return []
+        numbers = cells.y[:, a > 0].mean(axis=1) / cells.y[:, b > 0].mean(axis=1)
+        what, region = f"{name_of(self.of)} / {name_of(self.over)}", around(self.ratio, self.tolerance)
+        return [nonlinear(cells, what, numbers, np.flatnonzero(a + b), **region)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving(Number, kind="saving"):
+    """The winner saves the claimed share of another's cost, 1 - own / other, within the tolerance."""
+
+    axis: AxisName
+    winner: Label
+    saving: float | dict[Label, float]  # one number: the mean over all others; or by label
+    tolerance: float
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        made = []
+        for place, at in cells.panels(self.where, self.axis):
+            for name, share, others in self._claimed(at) if self.winner in at else []:
+                costs = [at[label] for label in others if label in at]
+                if costs:
+                    numbers = (1 - cells.y[:, [at[self.winner]]] / cells.y[:, costs]).mean(axis=1)
+                    what, region = f"{place} saved by {self.winner} of {name}", around(share, self.tolerance)
+                    made.append(nonlinear(cells, what, numbers, [at[self.winner], *costs], **region))
+        return made
+
+    def _claimed(self, labels) -> list[tuple[str, float, list[str]]]:
+        """Of whom, which share, and who they are."""
+        if isinstance(self.saving, dict):
+            return [(label, share, [label]) for label, share in self.saving.items()]
+        return [("mean of the others", self.saving, [label for label in labels if label != self.winner])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Above(Statement, kind="above"):
+    """The value itself is above a number (below it, for a cost)."""
+
+    than: float
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        places = cells.at(self.where)
+        region = {"low": self.than} if measure.sign > 0 else {"low": -np.inf, "high": self.than}
+        names = {i: " ".join(places.loc[i, cells.varied(places)]) or measure.name for i in places.index}
+        return [linear(cells, name, cells.weights({i: 1.0}), **region) for i, name in names.items()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absolute(Number, kind="absolute"):
+    """The value is the paper's, within the tolerance, at every place on the axes named by `each`."""
+
+    tolerance: float | dict[MeasureName, float]
+    each: list[AxisName] = field(default_factory=list)
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+        made, tolerance = [], self.tolerance
+        tolerance = tolerance[measure.name] if isinstance(tolerance, dict) else tolerance
+        for place, group in cells.each(self.where, self.each):
+            for row in reported:
+                where: Place = {axis: (row[axis],) for axis in row if axis in cells.axes}
+                weights = cells.mean(where, group)
+                if row["measure"] == measure.name and not row["censored"] and weights is not None:
+                    what, region = f"{place} {name_of(where)}", around(row["value"], tolerance)
+                    made.append(linear(cells, what, weights, **region))
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untestable(Statement, kind="untestable"):
+    """No experiment here can test it."""
+
+    why: str
+    measure: tuple[MeasureName, ...] = ()

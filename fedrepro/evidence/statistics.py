@@ -1,0 +1,173 @@
+"""How well a comparison is known from its seeds, and what that decides.
+
+Seeds are blocks. Where a comparison is a contrast of cells, its variance is the residual of cells + seeds, pooled over
+all cells of its panel, with (cells - 1)(seeds - 1) degrees of freedom. Where the spreads clearly differ, it is its own
+variance over seeds, with seeds - 1: where that is larger than the variance of the panel's other contrasts at 10%, or
+smaller at 1%, by an F test over all panels in which the claim makes this comparison.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import f as fisher
+from scipy.stats import t as student
+
+from fedrepro.evidence.comparisons import EQUAL, Cells, Comparison
+from fedrepro.evidence.measures import Measure
+
+LEVEL = 0.05
+WIDER, NARROWER = 0.10, 0.01  # where the F test says that a comparison's own spread is not that of its panel
+MOST_SEEDS = 100  # more would be no advice
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of a comparison over seeds and how well it is known."""
+
+    what: str
+    mean: float
+    error: float  # standard error; NaN where it is not known
+    df: float
+    low: float
+    high: float
+    bound: str
+    seeds: int
+    unit: str
+
+
+def estimate(made: list[Comparison], cells: Cells, measure: Measure) -> list[Estimate]:
+    """Every comparison of one measure."""
+    seeds = len(cells.y)
+    fixed = np.array([_is_seedless(comparison, cells, measure) for comparison in made], bool)
+    bounded = [_bounded(comparison, cells) for comparison in made]
+    mean = np.array([numbers.mean() for numbers, _ in bounded])
+    error = np.where(fixed, 0.0, np.nan)
+    df = np.where(fixed, np.inf, np.nan)
+    stacks: dict[tuple, list] = {}
+    for i in np.flatnonzero(~fixed & ~np.isnan(mean)) if seeds > 1 else []:
+        numbers, bound = bounded[i]
+        error[i], df[i] = np.sqrt(_variance(numbers) / seeds), seeds - 1
+        if not bound and (found := _panel(made[i].weights, cells)):
+            labels, direction, panel = found
+            stacks.setdefault((labels, tuple(direction.round(9))), []).append((i, direction, panel))
+    for members in stacks.values():
+        at, directions, panels = zip(*members, strict=True)
+        _, error[list(at)], df[list(at)] = pooled(np.stack(panels), directions[0])
+    if seeds < 3:
+        error[(error == 0) & ~fixed] = np.nan  # two equal numbers may be chance
+    units = [measure.unit if comparison.unit is None else comparison.unit for comparison in made]
+    return [
+        Estimate(c.what, float(mean[i]), error[i], df[i], c.low, c.high, bounded[i][1], seeds, units[i])
+        for i, c in enumerate(made)
+    ]
+
+
+def _is_seedless(c: Comparison, cells: Cells, measure: Measure) -> bool:
+    """Declared so for every cell of it, and so it is."""
+    where = measure.seedless
+    places = cells.at(where).index if isinstance(where, dict) else cells.places.index if where else []
+    return set(np.flatnonzero(c.used)) <= set(places) and (len(c.numbers) == 1 or _variance(c.numbers) == 0)
+
+
+def _bounded(c: Comparison, cells: Cells) -> tuple[np.ndarray, str]:
+    """A run that missed its target counts with what it had spent when it stopped. Where only one side missed, that
+    bounds the difference on the side where it matters; where both did, nothing is known (NaN)."""
+    missed = np.isnan(cells.y) & c.used
+    if not missed.any() or c.weights is None:
+        return c.numbers, ""
+    sides = set(np.sign(c.weights[missed.any(axis=0)]))
+    if len(sides) > 1:
+        return c.numbers, ""
+    spent = np.where(missed, cells.limit, cells.y)[:, c.used]
+    return spent @ c.weights[c.used], "at least" if sides == {1.0} else "at most"
+
+
+def _panel(weights: np.ndarray | None, cells: Cells) -> tuple[tuple, np.ndarray, np.ndarray] | None:
+    """The panel in which a comparison is a contrast: labels, unit contrast, numbers (labels, seeds) that it weighs.
+
+    The fewest axes, then those with most labels, along which the weights sum to zero, by the same pattern at each place
+    of the other axes that they touch; over those places the panel is summed as the weights say."""
+    if weights is None:
+        return None
+    for chosen, at in cells.layouts:
+        table = np.where(at >= 0, weights[at], 0.0)
+        pattern = table[:, np.abs(table).sum(axis=0).argmax()]
+        share = pattern @ table / (pattern @ pattern)
+        if abs(pattern.sum()) > 1e-9 * np.abs(pattern).max() or not np.allclose(np.outer(pattern, share), table):
+            continue
+        share[np.abs(share) < 1e-9 * np.abs(share).max()] = 0.0
+        touched = at[:, share != 0]
+        whole = (touched >= 0).all(axis=1) & ~np.isnan(cells.y[:, touched]).any(axis=(0, 2))
+        summed = np.einsum("srp,p->rs", cells.y[:, touched[whole]], share[share != 0])
+        size = np.sqrt(pattern @ pattern)
+        labels = (chosen, tuple(map(tuple, cells.places.loc[touched[whole, 0], list(chosen)].to_numpy())))
+        return labels, pattern[whole] / size, summed * size
+    return None
+
+
+def _variance(numbers: np.ndarray) -> np.ndarray:
+    """Over seeds; 0 where they differ by rounding alone."""
+    equal = np.ptp(numbers, axis=-1) <= EQUAL * np.abs(numbers).max(axis=-1)
+    return np.where(equal, 0.0, numbers.var(axis=-1, ddof=1))
+
+
+def pooled(panels: np.ndarray, contrast: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(..., panels, labels, seeds) -> mean of the unit contrast over the labels, its standard error and the error's
+    degrees of freedom, each (..., panels)."""
+    labels, seeds = panels.shape[-2:]
+    numbers = np.einsum("...ls,l->...s", panels, contrast)
+    residual = panels - panels.mean(-1, keepdims=True) - panels.mean(-2, keepdims=True)
+    residual = residual + panels.mean((-1, -2), keepdims=True)
+    residual[np.abs(residual) < EQUAL * np.abs(panels).max((-1, -2), keepdims=True)] = 0.0
+    df, rest_df = (labels - 1) * (seeds - 1), (labels - 2) * (seeds - 1)
+    total, own = (residual**2).sum((-1, -2)), _variance(np.einsum("...ls,l->...s", residual, contrast))
+    variance = total / df
+    apart = np.zeros(own.shape, bool)
+    if rest_df:  # what the contrast takes of the residual is independent of the rest
+        rest = np.maximum(total - own * (seeds - 1), 0) / rest_df
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.nansum(own / variance, -1) / np.nansum(rest / variance, -1)
+        known = panels.shape[-3] * (seeds - 1), panels.shape[-3] * rest_df
+        wider, narrower = fisher.sf(ratio, *known) < WIDER, fisher.cdf(ratio, *known) < NARROWER
+        apart = (wider | narrower)[..., None] & (own > 0)
+    variance, df = np.where(apart, own, variance), np.where(apart, seeds - 1, df)
+    return numbers.mean(-1), np.sqrt(variance / seeds), df
+
+
+def distances(mean, low, high, bounds):
+    """How far inside the claimed region, and how far outside, a mean lies; of a bound only what it proves."""
+    least, most = bounds == "at least", bounds == "at most"
+    above, below = mean - low, high - mean  # where both are positive it is inside
+    proven_above, proven_below = ~(most & np.isfinite(low)), ~(least & np.isfinite(high))
+    inside = np.where(proven_above & proven_below, np.minimum(above, below), -np.inf)
+    outside = np.maximum(np.where(least, -np.inf, -above), np.where(most, -np.inf, -below))
+    return inside, outside
+
+
+def decide(mean, se, df, low, high, bounds: Any = ""):
+    """Arrays (..., comparisons of one claim) -> p of each on its own, p of the opposite after Holm, state."""
+    p, p_opposite = (_two_sided(distance, se, df) for distance in distances(mean, low, high, bounds))
+    order = np.argsort(p_opposite, -1)
+    steps = np.take_along_axis(np.nan_to_num(p_opposite, nan=1.0), order, -1) * (p.shape[-1] - np.arange(p.shape[-1]))
+    adjusted = np.empty_like(steps)
+    np.put_along_axis(adjusted, order, np.minimum(np.maximum.accumulate(steps, -1), 1.0), -1)
+    adjusted = np.where(np.isnan(p_opposite), np.nan, adjusted)
+    return p, adjusted, np.select([p <= LEVEL, adjusted <= LEVEL], ["holds", "opposite"], "open")
+
+
+def _two_sided(distance, se, df):
+    """The p of a distance from a border, NaN where the error is not known; on the border itself 1."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(distance == 0, 0.0, distance / se)
+    return np.minimum(2 * student.sf(ratio, df), 1.0)
+
+
+def seeds_needed(inside: float, outside: float, e: Estimate, comparisons: int) -> int | None:
+    """The fewest seeds that would decide the same mean and spread; against the claim, at the first step of Holm."""
+    distance, level = (inside, LEVEL) if inside > 0 else (outside, LEVEL / comparisons)
+    if not e.error > 0 or not distance > 0:
+        return None
+    more = np.arange(e.seeds + 1, MOST_SEEDS + 1)
+    p = _two_sided(distance, e.error * np.sqrt(e.seeds / more), e.df * (more - 1) / (e.seeds - 1))
+    return int(more[p <= level][0]) if (p <= level).any() else None

@@ -1,0 +1,220 @@
+"""Trials: other settings in a study's figure, the paper's layout, picked curves; at smoke scale."""
+
+import csv
+import tempfile
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from matplotlib import colors
+
+from fedrepro import build, train
+from fedrepro.errors import BadInput
+from fedrepro.evidence import spec
+from fedrepro.evidence.study import Study
+from fedrepro.evidence.trial import NOT_THE_PAPERS, paper_table, pick, picked, vary
+
+
+@pytest.fixture
+def study(smoke, monkeypatch):
+    """FedBR's Tables IV and V, trained: the axis tau is the hyperparameter tau."""
+    monkeypatch.setenv("FEDREPRO_RESULTS", str(smoke / "results"))
+    monkeypatch.setenv("FEDREPRO_STORE", str(smoke / "runs"))
+    return Study("fedbr/table4_5_interval", "smoke", seeds=2, workers=1).run()
+
+
+def files(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def dashed(panel):
+    return [line for line in panel.lines if line.get_linestyle() == "--"]
+
+
+# vary
+
+
+def test_a_varied_cell_is_the_cell_that_has_these_settings(study, smoke):
+    """tau = 0 turned into tau = 3 is the table's own tau = 3; nothing is written to the results or the store."""
+    first, other = study.axes["tau"][0], study.axes["tau"][-1]
+    before = files(smoke)
+    trial = vary(study, hp={"tau": int(other)}, cells={"tau": first}, workers=1)
+    assert files(smoke) == before
+    for labels, mine in trial.rounds.groupby(["reading", "dataset"]):
+        own = study.rounds[(study.rounds["tau"] == other) & (study.rounds["seed"] == study.seeds[0])]
+        own = own[(own["reading"] == labels[0]) & (own["dataset"] == labels[1])]
+        for column in ("accuracy", "ema_accuracy", "loss", "bytes"):
+            assert mine[column].tolist() == own[column].tolist()
+        assert set(mine["tau"]) == {first}
+
+
+def test_its_curve_is_dashed_and_says_that_it_is_not_the_papers(study):
+    trial = vary(study, rounds=2, lr=0.02, workers=1)
+    (panel,) = trial.figure.axes
+    (line,) = dashed(panel)
+    assert NOT_THE_PAPERS in line.get_label().replace("\n", " ") and "lr=0.02" in line.get_label().replace("\n", " ")
+    assert colors.same_color(line.get_color(), "black")
+    assert line.get_xdata().tolist() == [1, 2]
+    assert line.get_ydata().tolist() == trial.rounds["accuracy"].tolist()
+    solid = [other for other in panel.lines if len(other.get_xdata()) and other is not line]
+    assert len(solid) >= len(study.axes["tau"])
+    assert trial._repr_png_().startswith(b"\x89PNG")
+    assert repr(trial) == "not the paper's: rounds = 2, lr = 0.02 (1 runs, not saved)"
+
+
+def test_without_cells_the_first_that_takes_the_setting_is_trained(study):
+    trial = vary(study, hp={"tau": 2}, rounds=1, workers=1)
+    assert len(trial.runs) == 1
+    run, own = trial.runs[0], study.cells[0].run(study.seeds[0])
+    assert (run.hp["tau"], run.rounds, run.seed) == (2, 1, own.seed)
+    assert {**run.described, "hp": {**run.hp, "tau": own.hp["tau"]}, "rounds": own.rounds} == own.described
+
+
+def test_another_method_gets_its_own_hyperparameters(study):
+    (run,) = vary(study, method="fedprox", hp={"mu": 0.5}, rounds=1, workers=1).runs
+    assert (run.method, run.hp) == ("fedprox", asdict(build("fedprox", mu=0.5)))
+
+
+def test_steps_replace_epochs(study):
+    (run,) = vary(study, steps=2, rounds=1, workers=1).runs
+    assert (run.steps, run.epochs) == (2, None)
+
+
+def test_what_was_tried_is_not_trained_again(study, smoke, monkeypatch):
+    first = vary(study, rounds=1, lr=0.03, workers=1)
+    monkeypatch.setattr("fedrepro.simulation.federation.Federation.advance", lambda self: pytest.fail("trained again"))
+    again = vary(study, rounds=1, lr=0.03, workers=1)
+    pd.testing.assert_frame_equal(first.rounds, again.rounds)
+    assert not (smoke / "runs" / first.runs[0].id).exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"hp": {"tauu": 3}}, "vary: unknown hyperparameter 'tauu'; allowed: .*tau"),
+        ({"round": 3}, "vary: unknown setting 'round'; allowed: hp, data, .*rounds"),
+        ({"seed": 3}, "vary: unknown setting 'seed'"),
+        ({"hp": {"tau": 3}, "cells": {"tauu": "3"}}, "cells: 'tauu' is not valid; allowed: dataset, reading, tau"),
+        ({"hp": {"tau": 3}, "cells": {"tau": "99"}}, r"cells\['tau'\]: '99' is not valid; allowed: "),
+        ({"rounds": 0}, "rounds: 0 is not valid"),
+        ({}, "the table's own settings"),
+        ({"lr": 0.01, "column": "acuracy"}, "column: 'acuracy' is not valid; allowed: .*accuracy"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused_in_a_line(study, asked, said):
+    with pytest.raises(BadInput, match=said) as error:
+        vary(study, **asked)
+    assert "\n" not in str(error.value)
+
+
+def test_scratch_is_outside_of_store_and_results(study):
+    from fedrepro.evidence import trial
+
+    kept = vary(study, rounds=1, lr=0.04, workers=1).runs[0]
+    found = trial._kept().name
+    assert found.startswith(tempfile.gettempdir())
+    assert train(kept, store=found, workers=1).run == kept
+
+
+# the paper's layout
+
+
+def made(name, value, seeds=(0, 1)):
+    """A study at paper scale in which the k-th cell measures value(k) with the first seed and 0.02 more with each."""
+    table = spec.find(name)
+    cells = table.cells("paper", tuned=False)
+    rows = [{**cell.labels, "seed": seed, "measure": measure, "value": value(k) + 0.02 * seed}
+            for k, cell in enumerate(cells) for seed in seeds for measure in table.measures("paper")]  # fmt: skip
+    axes = {axis: list(labels) for axis, labels in table.choices("paper").items()}
+    return SimpleNamespace(table=table, scale="paper", cells=cells, axes=axes, seeds=list(seeds),
+                           measures=table.measures("paper"), values=pd.DataFrame(rows))  # fmt: skip
+
+
+def test_the_papers_table_1_as_printed():
+    study = made("kapc/table1_full_participation", lambda k: 0.5 + k / 1000)
+    table = paper_table(study, across=["dataset", "alpha"]).data
+    with open(study.table.path.parent / "reported/table1.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 80
+    for line in lines:
+        printed = f"{float(line['value']):.2f} ({float(line['std']):.2f})"
+        assert table.loc[(line["method"],), (line["dataset"], line["alpha"], "paper")] == printed
+    first = study.cells[0].labels
+    assert table.loc[(first["method"],), (first["dataset"], first["alpha"], "ours (paper)")] == "51.00 ± 12.71"
+    assert table.loc[("FedAvg, then trained",), ("MNIST", "0.1", "paper")] == "–"
+
+
+def test_the_last_axis_is_across_unless_told():
+    study = made("kapc/table3_self_relationship", lambda k: 0.5, seeds=(0,))
+    table = paper_table(study).data
+    assert list(table.index.names) == [study.table.axis["mu"].label]
+    assert list(dict.fromkeys(column[0] for column in table.columns)) == study.axes["cube"]
+    assert table.loc[("0.7",), ("printed", "paper")] == "80.02"
+    assert table.loc[("0.7",), ("printed", "ours (paper)")] == "50.00"
+    down = paper_table(study, "download a round").data
+    assert down.loc[("0.7",), ("printed", "paper")] == "327.5"
+    turned = paper_table(study, across="mu").data
+    assert turned.loc[("printed",), ("0.7", "paper")] == "80.02"
+
+
+def test_one_axis_has_its_measures_across():
+    table = paper_table(made("kapc/table6_costs", lambda k: 3.0, seeds=(0,))).data
+    assert table.loc[("KAPC+BLS",), ("upload a round", "paper")] == "380.9"
+    assert table.loc[("KAPC+BLS",), ("download a round", "ours (paper)")] == "3"
+
+
+def test_targets_that_nobody_or_some_reached():
+    study = made("fedmlb/table3_local_iterations", lambda k: 100.0)
+    measure = "rounds to the higher target"
+    first, second = (cell.labels for cell in study.cells[:2])
+    of = study.values["measure"] == measure
+    for labels, seeds in ((first, [0, 1]), (second, [1])):
+        where = of & (study.values[list(labels)] == pd.Series(labels)).all(axis=1) & study.values["seed"].isin(seeds)
+        study.values.loc[where, "value"] = float("nan")
+    table = paper_table(study, measure).data
+    ours = [table.loc[(c["iterations"],), (c["method"], "ours (paper)")] for c in (first, second)]
+    assert ours == ["not reached", "100, 1 of 2 seeds"]
+    assert any(text.endswith("+") for text in table.xs("paper", axis=1, level=-1).to_numpy().ravel())
+
+
+def test_the_studys_own_table(study):
+    """At smoke scale: every number we show is the mean of the study's values; the paper's other cells are there."""
+    styled = paper_table(study, "accuracy")
+    table, scale = styled.data, f"ours ({study.scale})"
+    means = study.values[study.values["measure"] == "accuracy"].groupby(list(study.axes))["value"].mean()
+    for (*down, across), mean in means.items():
+        assert table.loc[tuple(down), (across, scale)].split(" ± ")[0] == f"{100 * mean:.2f}"
+    assert "compare order and trend" in styled.to_html()
+    with pytest.raises(BadInput, match="measure: 'acc' is not valid; allowed: accuracy"):
+        paper_table(study, "acc")
+    with pytest.raises(BadInput, match="across: 'x' is not valid; allowed: dataset, reading, tau"):
+        paper_table(study, across="x")
+
+
+# pick
+
+
+def test_picked_curves_are_means_over_the_picked_seeds(study):
+    tau = study.axes["tau"][0]
+    where = {axis: labels[:1] for axis, labels in study.axes.items()} | {"tau": [tau]}
+    (panel,) = picked(study, where, study.seeds, "accuracy").axes
+    rows = study.rounds
+    for axis, labels in where.items():
+        rows = rows[rows[axis] == labels[0]]
+    line = next(line for line in panel.lines if len(line.get_xdata()))
+    assert line.get_ydata().tolist() == pytest.approx(rows.groupby("round")["accuracy"].mean().tolist())
+    (alone,) = picked(study, where, study.seeds[1:], "accuracy").axes
+    line = next(line for line in alone.lines if len(line.get_xdata()))
+    assert line.get_ydata().tolist() == rows[rows["seed"] == study.seeds[1]]["accuracy"].tolist()
+
+
+def test_a_picker_draws_before_anybody_moves_it(study):
+    picker = pick(study)
+    first = bytes(picker.image.value)
+    assert first.startswith(b"\x89PNG")
+    assert "image/png" in picker._repr_mimebundle_()
+    picker.controls["tau"].value = (study.axes["tau"][0],)
+    assert bytes(picker.image.value) != first
+    picker.controls["seed"].value = ()
+    assert bytes(picker.image.value).startswith(b"\x89PNG")
