@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from fedrepro.lessons.exercises import fedbr, fedmlb
 
 
-def kl(z, main, temperature=1.0, reduction="batchmean"):
+def kl(z, main, temperature=1.0):
     p, q = F.log_softmax(z / temperature, 1), F.log_softmax(main / temperature, 1)
-    return F.kl_div(q, p, reduction=reduction, log_target=True)
+    return F.kl_div(q, p, reduction="batchmean", log_target=True)
 
 
 def mean(values):
@@ -61,7 +61,7 @@ MLB = [
     (fedmlb.hybrid_kl, lambda z, m, T: mean(kl(p, m, T) for p in z), ""),
     (fedmlb.hybrid_kl, lambda z, m, T: mean(kl(m, p, T) for p in z), "this is KL(main || hybrid)"),
     (fedmlb.hybrid_kl, lambda z, m, T: T**2 * mean(kl(p, m, T) for p in z), "temperature²"),
-    (fedmlb.hybrid_kl, lambda z, m, T: mean(kl(p, m, T, "mean") for p in z), "batchmean"),
+    (fedmlb.hybrid_kl, lambda z, m, T: mean(kl(p, m, T) for p in z) / m.shape[1], "batchmean"),
     (fedmlb.hybrid_kl, lambda z, m, T: mean(kl(p.detach(), m, T) for p in z), "hybrid logits: do not detach"),
     (fedmlb.hybrid_kl, lambda z, m, T: mean(kl(p, m.detach(), T) for p in z), "main logits: do not detach"),
     (fedmlb.hybrid_kl, lambda z, m, T: mean(kl(p, m, T) for p in z).item(), "no gradient"),
