@@ -13,7 +13,7 @@ from fedrepro.evidence.spec import find
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.fedbr import FedBR_Ran, paper_traffic, share
 from fedrepro.models import Net
-from fedrepro.simulation import store
+from fedrepro.simulation import session, store
 from fedrepro.simulation.client import Local, Worker, values_of
 from fedrepro.simulation.executor import Serial
 from fedrepro.simulation.federation import Federation
