@@ -26,6 +26,8 @@ LABELS = {
     "alpha": "mean number of blocks sent",
     "omega": "mean number of layers uploaded (Ω)",
     "self_mean": "mean self-relationship",
+    "flops": "operations of all clients so far",
+    "round_time": "time of a round (s)",
 }
 MIB = {"bytes", "paper_bytes"}
 

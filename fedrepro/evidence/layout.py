@@ -17,13 +17,16 @@ NONE = "–"
 
 
 def paper_table(
-    study: Study, measures: str | Sequence[str] | None = None, across: str | Sequence[str] | None = None
+    study: Study,
+    measures: str | Sequence[str] | None = None,
+    across: str | Sequence[str] | None = None,
+    down: Sequence[str] = (),
 ) -> Styler:
     """The paper's numbers in rows and columns, as it prints them, and ours beside each; accuracies in percent.
 
     `measures`: by default all that the paper reports. `across`: the axes whose labels are columns, the outermost first;
-    by default the last one of several. The other axes go down. "measure" may be among those across, and is put first if
-    it is not.
+    by default the last one of several. "measure" may be among them, and is put first if it is not. The other axes go
+    down, first those that `down` names.
     """
     reported = study.table.reported_rows()
     told = [name for name in study.measures if any(row["measure"] == name for row in reported)]
@@ -31,9 +34,11 @@ def paper_table(
     axes = list(study.axes)
     across = _list("across", axes[1:][-1:] if across is None else across, [*axes, "measure"])
     across = across if "measure" in across else ["measure", *across]
-    down = [axis for axis in axes if axis not in across]
+    down = [axis for axis in dict.fromkeys([*_list("down", down, axes), *axes]) if axis not in across]
     ours = {tuple(at.values()): rows["value"].tolist() for at, rows in by_labels(study.values, ["measure", *axes])}
-    order = _labels(study) | {"measure": shown}
+    paper = study.table.choices("paper")  # its order first, then what only we have
+    order = {axis: list(dict.fromkeys([*paper[axis], *labels])) for axis, labels in study.axes.items()}
+    order["measure"] = shown
     rows, columns = (list(itertools.product(*(order[axis] for axis in some))) for some in (down, across))
     lines: list[list[str]] = [[] for _ in rows]
     for (line, row), column in itertools.product(zip(lines, rows, strict=True), columns):
@@ -55,12 +60,6 @@ def paper_table(
 
 def _list(what: str, given: str | Sequence[str], known: list[str]) -> list[str]:
     return [choose(what, name, known) for name in ([given] if isinstance(given, str) else given)]
-
-
-def _labels(study: Study) -> dict[str, list[str]]:
-    """axis -> its labels in the paper's order, then those that only we have."""
-    paper = study.table.choices("paper")
-    return {axis: list(dict.fromkeys([*paper[axis], *labels])) for axis, labels in study.axes.items()}
 
 
 def _theirs(study: Study, row: dict[str, Any] | None) -> str:

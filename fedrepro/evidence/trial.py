@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -29,6 +28,7 @@ from fedrepro.evidence import figures
 from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.layout import ACCURACIES
 from fedrepro.evidence.schema import matches
+from fedrepro.evidence.sections import Fields
 from fedrepro.evidence.study import Study, by_labels, with_sums
 from fedrepro.evidence.table import Cell
 from fedrepro.methods import build
@@ -78,7 +78,7 @@ class Trial:
 
 def vary(
     study: Study,
-    hp: Mapping[str, Any] | None = None,
+    hp: Fields | None = None,
     cells: Where | None = None,
     seeds: Sequence[int] | None = None,
     column: str | None = None,
@@ -91,23 +91,28 @@ def vary(
     that it does not name, the first cell is taken whose method takes the hyperparameters. One seed, the study's first,
     unless told otherwise. `column` of the rounds is drawn, by default the accuracy that the table measures.
     """
-    for name in settings:
-        if name not in SETTINGS:
-            raise BadInput(f"vary: unknown setting {name!r}; allowed: hp, {', '.join(SETTINGS)}")
-    column, hp = _column(study, column), dict(hp or {})
-    chosen, seeds = _cells(study, hp, cells or {}, settings), study.seeds[:1] if seeds is None else seeds
-    pairs = list(itertools.product(chosen, seeds))
-    runs = [_changed(cell, seed, hp, settings) for cell, seed in pairs]
-    if all(run.id == cell.run(seed).id for run, (cell, seed) in zip(runs, pairs, strict=True)):
-        raise BadInput(f"vary: hp={hp} and {settings} are the table's own settings; change at least one")
+    column, hp = _column(study, column), hp or {}
+    chosen = plan(study, hp, cells or {}, study.seeds[:1] if seeds is None else seeds, settings)
+    runs = [run for _, run in chosen]
     rows = _train(study, runs, workers)
-    labels = [{**cell.labels, "seed": seed} for cell, seed in pairs]
-    frames = [rows[run.id].assign(**at, run=run.id) for run, at in zip(runs, labels, strict=True)]
+    frames = [rows[run.id].assign(**cell.labels, seed=run.seed, run=run.id) for cell, run in chosen]
     what = ", ".join(f"{name} = {value}" for name, value in {**hp, **settings}.items())
     return Trial(study, column, what, runs, pd.concat(frames, ignore_index=True))
 
 
-def _cells(study: Study, hp: dict[str, Any], where: Where, settings: dict[str, Any]) -> list[Cell]:
+def plan(study: Study, hp: Fields, where: Where, seeds: Sequence[int], settings: Fields) -> list[tuple[Cell, Run]]:
+    """The cells to train, each with its run for every seed; what cannot be trained, or changes nothing, is refused."""
+    for name in settings:
+        if name not in SETTINGS:
+            raise BadInput(f"vary: unknown setting {name!r}; allowed: hp, {', '.join(SETTINGS)}")
+    pairs = itertools.product(_cells(study, hp, where, settings), seeds)
+    chosen = [(cell, _changed(cell, seed, hp, settings)) for cell, seed in pairs]
+    if all(run.id == cell.run(run.seed).id for cell, run in chosen):
+        raise BadInput(f"vary: hp={hp} and {settings} are the table's own settings; change at least one")
+    return chosen
+
+
+def _cells(study: Study, hp: Fields, where: Where, settings: Fields) -> list[Cell]:
     """The cells to train."""
     names, place = study.table.names, {}
     for axis, wanted in where.items():
@@ -127,7 +132,7 @@ def _cells(study: Study, hp: dict[str, Any], where: Where, settings: dict[str, A
     return [cell for cell in able if matches(rest, cell.labels)]
 
 
-def _changed(cell: Cell, seed: int, hp: dict[str, Any], settings: dict[str, Any]) -> Run:
+def _changed(cell: Cell, seed: int, hp: Fields, settings: Fields) -> Run:
     own = {} if "method" in settings else cell.fields.get("hp", {})  # another method has other hyperparameters
     changed = {**cell.fields, **settings, "hp": {**own, **hp}, "seed": seed}
     if "steps" in settings or "epochs" in settings:  # one replaces the other
@@ -136,7 +141,7 @@ def _changed(cell: Cell, seed: int, hp: dict[str, Any], settings: dict[str, Any]
 
 
 @cache
-def _kept() -> TemporaryDirectory:
+def _kept():
     """The temporary folder of this process: it goes when the process does."""
     return scratch.folder()
 
@@ -216,9 +221,7 @@ def _panels(study: Study, count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(1, count, squeeze=False, sharey=True)[0])
 
 
-def _draw(
-    panel: Axes, rows: pd.DataFrame, column: str, axes: list[str], order: Sequence[str] | None = None
-) -> dict[str, Any]:
+def _draw(panel: Axes, rows: pd.DataFrame, column: str, axes: list[str], order: Sequence[str] = ()) -> dict[str, Any]:
     """A line per combination of the labels of `axes`, the mean over seeds round by round -> the colour of each."""
     rows = rows.assign(line=[", ".join(labels) for labels in rows[axes].to_numpy()])
     here = list(dict.fromkeys(rows["line"]))
