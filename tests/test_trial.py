@@ -1,6 +1,7 @@
-"""Trials: other settings in a study's figure, the paper's layout, picked curves; at smoke scale."""
+"""What notebooks call: trials of other settings, the paper's layout, picked curves, claims and their verdicts."""
 
 import csv
+import shutil
 import tempfile
 from dataclasses import asdict
 
@@ -12,8 +13,9 @@ from fedrepro import build, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
 from fedrepro.evidence.layout import paper_table
+from fedrepro.evidence.notebook import standing
 from fedrepro.evidence.record import Known, Record
-from fedrepro.evidence.study import Study
+from fedrepro.evidence.study import Study, recorded
 from fedrepro.evidence.trial import NOT_THE_PAPERS, Picker, picked, vary
 
 
@@ -258,3 +260,43 @@ def test_a_picker_draws_before_anybody_moves_it(study):
     assert bytes(picker.image.value) != first
     picker.controls["seed"].value = ()
     assert bytes(picker.image.value).startswith(b"\x89PNG")
+
+
+# what a method notebook says of the paper's claims
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder with neither results nor a committed record."""
+    monkeypatch.setattr(spec, "HOME", tmp_path)
+    monkeypatch.setenv("FEDREPRO_RESULTS", str(tmp_path / "results"))
+    return tmp_path
+
+
+def test_claims_stand_in_the_papers_words_without_a_record(home):
+    table = standing("dfl", claims=["dfl-c24", "dfl-c05"]).data
+    said = {claim.id: claim for one in spec.tables("dfl") for claim in one.claims()}
+    assert table["claim"].tolist() == ["dfl-c24", "dfl-c05"]
+    assert table["the paper says"].tolist() == [said["dfl-c24"].says, said["dfl-c05"].says]
+    assert set(table["our verdict"]) == {"not run yet"}
+    assert len(standing("dfl").data) == len(said)
+    with pytest.raises(BadInput, match="claims: 'dfl-c99' is not valid"):
+        standing("dfl", claims=["dfl-c99"])
+
+
+def test_claims_stand_with_the_verdict_at_the_largest_scale(home, smoke, as_cpu_scale):
+    folder, own = home / "results/cpu/fedbr", spec.find("fedbr/table4_5_interval").claims()
+    as_cpu_scale(folder)
+    shutil.copytree(smoke / "results/smoke/fedbr", home / "results/smoke/fedbr")
+    table = standing("fedbr").data.set_index("claim")
+    (study,) = recorded(Record(folder))
+    for claim, verdict in study.verdicts:
+        assert tuple(table.loc[claim.id, ["our verdict", "why"]]) == (verdict.word, verdict.reason)
+    ids = [claim.id for claim in own]
+    assert set(table.drop(ids)["our verdict"]) == {"not run yet"} and not (table.loc[ids] == "not run yet").any(
+        axis=None
+    )
+    weaker = home / "results/reduced/fedbr"
+    shutil.copytree(folder, weaker)
+    (weaker / "table4_5_interval_verdicts.csv").write_text(f"claim,verdict,reason\n{ids[0]},weaker,\n")
+    pd.testing.assert_frame_equal(standing("fedbr").data.set_index("claim"), table)
