@@ -180,7 +180,8 @@ class Picker:
         for axis, labels in {**study.axes, "seed": study.seeds}.items():
             name = "seed" if axis == "seed" else figures.axis_name(study, axis)
             size = w.Layout(width="230px", height=f"{24 * min(len(labels), 8) + 16}px")
-            self.controls[axis] = w.SelectMultiple(options=labels, value=labels, description=name, layout=size)
+            first = labels if axis in (_hue(study), "seed") else labels[:1]
+            self.controls[axis] = w.SelectMultiple(options=labels, value=first, description=name, layout=size)
         self.image = w.Image(format="png", layout=w.Layout(max_width="100%", object_fit="contain"))
         for control in self.controls.values():
             control.observe(self.refresh, "value")
@@ -244,6 +245,6 @@ def _finish(study: Study, panel: Axes, column: str, labels: dict[str, str], line
     """Title, axes and legend."""
     title = figures.titled(study, labels)
     panel.set(xlabel=figures.LABELS["round"], ylabel=figures.LABELS.get(column, column), title=title)
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend = ", ".join(figures.axis_name(study, axis) for axis in lines)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    legend = textwrap.fill(", ".join(figures.axis_name(study, axis) for axis in lines), 34)
     panel.legend(title=legend, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
