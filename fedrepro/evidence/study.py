@@ -20,6 +20,7 @@ from fedrepro.evidence.verdict import Verdict, judge
 from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
 
+COUNTED = {"flops", "client_flops", "server_flops"}  # columns that need a run's costs, which take seconds to count
 NUMBER = re.compile(r"(\d+)")
 
 
@@ -139,7 +140,7 @@ class Study(Plan):
     def costs(self) -> dict[str, dict[str, int]]:
         """run id -> its costs, where a measure is about floating-point operations, which are not in the rows."""
         used = {column for m in self.measures.values() for column in (m.column, getattr(m, "spend", None))}
-        if not used & {"flops", "client_flops", "server_flops"}:
+        if not used & COUNTED:
             return {}
         return {run.id: self.source.costs(run) for _, _, run in self._measured}
 

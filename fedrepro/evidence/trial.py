@@ -29,7 +29,7 @@ from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.layout import ACCURACIES
 from fedrepro.evidence.schema import matches
 from fedrepro.evidence.sections import Fields
-from fedrepro.evidence.study import Study, by_labels, with_sums
+from fedrepro.evidence.study import COUNTED, Study, by_labels, with_sums
 from fedrepro.evidence.table import Cell
 from fedrepro.methods import build
 from fedrepro.simulation import scratch
@@ -69,7 +69,8 @@ class Trial:
             colours = _draw(panel, select(self.study.rounds, labels), column, [hue], self.study.axes[hue])
             tried = list(by_labels(select(self.rounds, labels), [hue]))
             for at, rows in tried:
-                name = textwrap.fill(f"{NOT_THE_PAPERS}: {at[hue]} with {self.what.replace(' = ', '=')}", 34)
+                cell = figures.titled(self.study, at)
+                name = textwrap.fill(f"{NOT_THE_PAPERS}: {cell} with {self.what.replace(' = ', '=')}", 34)
                 colour = "black" if len(tried) == 1 else colours[at[hue]]
                 _line(panel, rows, column, color=colour, linestyle="--", linewidth=3, errorbar=None, label=name)
             _finish(self.study, panel, column, labels, [hue])
@@ -94,7 +95,7 @@ def vary(
     column, hp = _column(study, column), hp or {}
     chosen = plan(study, hp, cells or {}, study.seeds[:1] if seeds is None else seeds, settings)
     runs = [run for _, run in chosen]
-    rows = _train(study, runs, workers)
+    rows = _train(runs, column, workers)
     frames = [rows[run.id].assign(**cell.labels, seed=run.seed, run=run.id) for cell, run in chosen]
     what = ", ".join(f"{name} = {value}" for name, value in {**hp, **settings}.items())
     return Trial(study, column, what, runs, pd.concat(frames, ignore_index=True))
@@ -146,13 +147,13 @@ def _kept():
     return scratch.folder()
 
 
-def _train(study: Study, runs: list[Run], workers: int | None) -> dict[str, pd.DataFrame]:
+def _train(runs: list[Run], column: str, workers: int | None) -> dict[str, pd.DataFrame]:
     """run id -> one row per round; a run that was tried before in this process is not trained again."""
     store, rows = Path(_kept().name), {}
     with tqdm(total=sum(run.rounds for run in runs), unit="round", file=sys.stdout, mininterval=1, leave=False) as bar:
         for run in runs:
             table = train(run, store=store, workers=workers, progress=lambda _: bar.update()).rounds
-            rows[run.id] = with_sums(table, run, round_costs(run) if study.costs else None)
+            rows[run.id] = with_sums(table, run, round_costs(run) if column in COUNTED else None)
     return rows
 
 
