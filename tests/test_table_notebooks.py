@@ -40,6 +40,7 @@ def test_a_table_notebook_is_an_instrument(table):
     (edit,) = [i for i, cell in enumerate(cells) if "edit" in cell.metadata.get("tags", [])]
     assert sources[edit].startswith("# Edit me: ") and "study.vary(" in sources[edit]
     assert sources.index("study.pick()") == edit + 1
+    assert all("try" in cell.metadata.tags for cell in cells[edit : edit + 2])  # the driver leaves these out
     assert sources.index("study.evidence()") > edit
 
 
