@@ -240,13 +240,13 @@ def test_the_studys_own_table(study):
 def test_picked_curves_are_means_over_the_picked_seeds(study):
     tau = study.axes["tau"][0]
     where = {axis: labels[:1] for axis, labels in study.axes.items()} | {"tau": [tau]}
-    (panel,) = picked(study, where, study.seeds, "accuracy").axes
+    (panel,) = picked(study, where, "accuracy").axes
     rows = study.rounds
     for axis, labels in where.items():
         rows = rows[rows[axis] == labels[0]]
     line = next(line for line in panel.lines if len(line.get_xdata()))
     assert line.get_ydata().tolist() == pytest.approx(rows.groupby("round")["accuracy"].mean().tolist())
-    (alone,) = picked(study, where, study.seeds[1:], "accuracy").axes
+    (alone,) = picked(study, {**where, "seed": study.seeds[1:]}, "accuracy").axes
     line = next(line for line in alone.lines if len(line.get_xdata()))
     assert line.get_ydata().tolist() == rows[rows["seed"] == study.seeds[1]]["accuracy"].tolist()
 

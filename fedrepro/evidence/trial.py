@@ -157,9 +157,9 @@ def _train(runs: list[Run], column: str, workers: int | None) -> dict[str, pd.Da
     return rows
 
 
-def picked(study: Study, where: Where, seeds: Sequence[int], column: str) -> Figure:
-    """The curves of the cells with these labels, the mean over these seeds."""
-    rows = select(study.rounds, {**where, "seed": seeds})
+def picked(study: Study, where: Mapping[str, Sequence[Any]], column: str) -> Figure:
+    """The curves of the cells with these labels, the mean over the seeds under "seed"."""
+    rows = select(study.rounds, where)
     figure, (panel,) = _panels(study, 1)
     if not len(rows):
         panel.text(0.5, 0.5, "nothing is picked", ha="center", transform=panel.transAxes)
@@ -186,14 +186,13 @@ class Picker:
         self.image = w.Image(format="png", layout=w.Layout(max_width="100%", object_fit="contain"))
         for control in self.controls.values():
             control.observe(self.refresh, "value")
-        wrapped = w.Layout(flex_flow="row wrap")
-        self.box = w.VBox([w.Box(list(self.controls.values()), layout=wrapped), self.image])
+        controls = w.Box(list(self.controls.values()), layout=w.Layout(flex_flow="row wrap"))
+        self.box = w.VBox([controls, self.image])
         self.refresh()  # once without anybody moving a control: a headless run shows the figure
 
     def refresh(self, _=None) -> None:
-        where = {axis: list(control.value) for axis, control in self.controls.items()}
-        seeds = where.pop("seed")
-        self.image.value = print_figure(picked(self.study, where, seeds, self.column))
+        picks = {axis: list(control.value) for axis, control in self.controls.items()}
+        self.image.value = print_figure(picked(self.study, picks, self.column))
 
     def _repr_mimebundle_(self, **options) -> dict[str, Any]:
         widget: dict[str, Any] = dict(self.box._repr_mimebundle_(**options) or {})
