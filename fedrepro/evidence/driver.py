@@ -100,7 +100,9 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     target = folder / f"{plan.table.name}.ipynb"
     options = {"progress_bar": False, "kernel_name": "python3", "cwd": str(source.parent)}
     options["config"] = Config(KernelManager={"transport": "ipc"})
-    papermill.execute_notebook(str(source), str(target), parameters=given, **options)
+    asked = nbformat.read(source, as_version=4)
+    asked.cells = [cell for cell in asked.cells if "try" not in cell.metadata.get("tags", [])]  # never in the results
+    papermill.execute_notebook(asked, str(target), parameters=given, **options)
     executed = nbformat.read(target, as_version=4)
     _tidy(executed)
     nbformat.write(executed, target)

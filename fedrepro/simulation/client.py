@@ -4,7 +4,7 @@ import contextlib
 import copy
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from fedrepro.simulation.run import Run
 from fedrepro.simulation.tree import Tree
 
 TEST_BATCH = 500
+Module = TypeVar("Module", bound=nn.Module)
 BY_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # their output depends on the batch
 
 
@@ -33,7 +34,7 @@ class Visit(NamedTuple):
     n: int  # training samples
 
 
-def freeze(model: Net) -> Net:
+def freeze(model: Module) -> Module:
     """The model without gradients; its BatchNorm statistics no longer change."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
