@@ -14,10 +14,11 @@ from fedrepro.errors import Failure
 from fedrepro.methods import FedAvg, Round, Upload, build, registry
 from fedrepro.simulation import federation
 from fedrepro.simulation.client import Worker
-from fedrepro.simulation.executor import Arena, Board, Executor, Processes, Queue, Serial
+from fedrepro.simulation.executor import Executor, Processes, Queue, Serial
 from fedrepro.simulation.federation import Federation
 from fedrepro.simulation.means import Means
 from fedrepro.simulation.run import Run
+from fedrepro.simulation.shared_memory import Arena, Board
 from fedrepro.simulation.states import Clients
 from fedrepro.simulation.store import CLOCKS, digest
 from fedrepro.simulation.tree import Tree, mean

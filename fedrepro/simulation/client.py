@@ -147,14 +147,13 @@ class Worker:
     ) -> Visit:
         """One visit: receive, train, finish. The client's state, or the file that has it."""
         method = self.method
-        if isinstance(state, Path):
-            state = load_tensors(state, mapped=True)
+        before: State | None = load_tensors(state, mapped=True) if isinstance(state, Path) else state
         k = Local(self, t, cid, visit, limited, len(self.parts[cid]))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.run.seed, "layers", t, cid))  # dropout
-            k.client = state or {}
+            k.client = before or {}
             method.receive(k, message)
-            if state is None:
+            if before is None:
                 k.client = method.client_init(k)
             k.steps = method.steps(k)
             loss = self.fit(k, method.trained(k))

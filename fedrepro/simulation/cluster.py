@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedrepro import __version__
 from fedrepro.errors import BadInput, Failure, bad
-from fedrepro.simulation.executor import RETRIES, Executor, Queue, tensors_in
+from fedrepro.simulation.executor import RETRIES, Executor, Queue
+from fedrepro.simulation.shared_memory import tensors_in
 
 PATIENCE = 30  # seconds without a free CPU or GPU after which a line says so
 
