@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import signal
+import time
 import weakref
 
 import pytest
@@ -16,6 +17,7 @@ from fedrepro.simulation import federation
 from fedrepro.simulation.client import Worker
 from fedrepro.simulation.executor import Executor, Processes, Queue, Serial
 from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.fleet import Fleet
 from fedrepro.simulation.means import Means
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.shared_memory import Arena, Board
@@ -73,7 +75,9 @@ def test_folded_in_any_order_of_arrival_is_all_at_once(small, monkeypatch, metho
 
 
 def trees(count: int, **shapes: tuple[int, ...]) -> list[Tree]:
-    return [Tree((name, torch.randn(shape)) for name, shape in shapes.items()) for _ in range(count)]
+    return [
+        Tree((name, torch.randn(shape, dtype=torch.float64)) for name, shape in shapes.items()) for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("weights", ["size", "equal"])
@@ -119,8 +123,9 @@ def test_a_stack_needs_what_its_parts_need(small):
 
 
 def alive_at_once(monkeypatch, run: Run, workers: int) -> int:
-    """The most models that the server's process got from clients and still holds."""
-    held, most, original = [], [0], Processes.stream
+    """The most models that the server's process got from clients and still holds; the first client is the slowest."""
+    held, most, original, visit = [], [0], Processes.stream, Worker.client
+    first = Fleet(run).participants(1)[0]
 
     def counting(self, name, tasks, ahead=float("inf")):
         for item in original(self, name, tasks, ahead):
@@ -130,7 +135,12 @@ def alive_at_once(monkeypatch, run: Run, workers: int) -> int:
             yield item
             del item
 
+    def slow(self, t, cid, *rest):
+        time.sleep(cid == first)
+        return visit(self, t, cid, *rest)
+
     with monkeypatch.context() as patch:
+        patch.setattr(Worker, "client", slow)
         patch.setattr(Processes, "stream", counting)
         patch.setattr(federation, "WAITING", 0)
         finish(run, Processes, workers=workers)

@@ -101,8 +101,8 @@ class Federation:
         # 2. Visits: the participants train side by side; the server takes them in the order of participants.
         # 3. Uploads: counted, timed and folded into the round's means one by one; the late ones wait.
         inbox = _Inbox(r, self.method.averages_late)
-        for upload in due:
-            inbox.put(upload)
+        while due:
+            inbox.put(due.pop(0))
         for cid, message, visit in zip(r.participants, messages, self._visits(r, messages), strict=True):
             self._upload(r, cid, message, visit, inbox)
         self.clock += inbox.duration
