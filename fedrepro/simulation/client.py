@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from fedrepro.data.partition import Partition, partition, personal_test
 from fedrepro.errors import bad
 from fedrepro.methods import FedAvg, Message, State
 from fedrepro.models import Net
+from fedrepro.simulation.files import load_tensors
 from fedrepro.simulation.local import Local, values_of
 from fedrepro.simulation.rng import derive, stream
 from fedrepro.simulation.run import Run
@@ -141,15 +143,18 @@ class Worker:
                     yield self.data.batch(images).to(self.device), y[rows.to(self.device)]
             epoch += 1
 
-    def client(self, t: int, cid: int, message: Message, state: State | None, visit: int, limited: bool) -> Visit:
-        """One visit: receive, train, finish."""
+    def client(
+        self, t: int, cid: int, message: Message, state: State | Path | None, visit: int, limited: bool
+    ) -> Visit:
+        """One visit: receive, train, finish. The client's state, or the file that has it."""
         method = self.method
+        before: State | None = load_tensors(state, mapped=True) if isinstance(state, Path) else state
         k = Local(self, t, cid, visit, limited, len(self.parts[cid]))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.run.seed, "layers", t, cid))  # dropout
-            k.client = state or {}
+            k.client = before or {}
             method.receive(k, message)
-            if state is None:
+            if before is None:
                 k.client = method.client_init(k)
             k.steps = method.steps(k)
             loss = self.fit(k, method.trained(k))
