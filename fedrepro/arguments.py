@@ -11,6 +11,7 @@ from fedrepro.errors import bad
 from fedrepro.simulation.run import Run
 
 DEFAULT_STORE = "runs"
+GIVEN = [f for f in fields(Run) if f.init]
 TEXT = {f.name for f in fields(Run) if f.type in ("str", str)} | {"bandwidth", "download", "compute", "personal"}
 
 
@@ -95,7 +96,7 @@ def _bench(bench: Parser) -> None:
 
 def _training(command: Parser) -> None:
     """Every field of a Run, and how to train it."""
-    for f in fields(Run):
+    for f in GIVEN:
         if f.name == "hp":
             hp = "a hyperparameter of the method (may be repeated)"
             command.add_argument("--hp", action="append", default=[], metavar="NAME=VALUE", help=hp)
@@ -218,7 +219,7 @@ def seed_list(text: str) -> Any:
 
 def run_fields(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of a Run that were given."""
-    given = {f.name: getattr(args, f.name) for f in fields(Run) if f.name != "hp"}
+    given = {f.name: getattr(args, f.name) for f in GIVEN if f.name != "hp"}
     values = {k: literal(v) if k not in TEXT else v for k, v in given.items() if v is not None}
     values["hp"] = {}
     for item in args.hp:

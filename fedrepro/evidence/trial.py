@@ -33,7 +33,7 @@ from fedrepro.simulation.session import train
 
 NOT_THE_PAPERS = "not the paper's"
 ACCURACIES = ("accuracy", "ema_accuracy", "personal_accuracy")  # kept as shares, printed in percent
-SETTINGS = [f.name for f in fields(Run) if f.name not in ("hp", "seed")]
+SETTINGS = [f.name for f in fields(Run) if f.init and f.name not in ("hp", "seed")]
 Where = Mapping[str, str | list[str]]
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fedrepro.checks import choose, number
-from fedrepro.errors import bad
+from fedrepro.errors import BadInput, bad
 
 Row = dict[str, Any]  # one round of a run: its measures, by column
 AUGMENTATIONS = ("none", "flip", "crop", "crop+flip")
@@ -88,6 +88,9 @@ class Run:
     download: tuple[float, float] | None = about("low:high Mbit/s of the downlink (default: as bandwidth)", None)
     compute: tuple[float, float] | None = about("low:high seconds of computing per device and round", None)
     redraw: int | None = about("rounds after which bandwidth and compute are drawn again (default: 10)", None)
+    code: dict[str, str] | None = field(
+        default=None, init=False, metadata={"help": "checksums of a method, model or data set from outside fedrepro"}
+    )
 
     def __post_init__(self):
         for name, (kind, low, high, closed) in LIMIT.items():
@@ -130,6 +133,26 @@ class Run:
         method = methods.build(self.method, **self.hp)
         self._set("hp", asdict(method))
         method.check(self)
+        self._set("code", self._outside())
+
+    def _outside(self) -> dict[str, str] | None:
+        """The checksums of what is not fedrepro's own, as it is now; None if all of it is."""
+        from fedrepro import data, methods, models
+
+        places = {"data": data, "model": models, "method": methods}
+        found = {part: place.fingerprint(getattr(self, part)) for part, place in places.items()}
+        return {part: checksum for part, checksum in found.items() if checksum} or None
+
+    def check_code(self) -> None:
+        """Refuse a run whose method, model or data were registered anew, with other code, since it was described."""
+        self._compare(self.code, "make the Run again")
+
+    def _compare(self, described: dict[str, str] | None, advice: str) -> None:
+        now, then = self._outside() or {}, described or {}
+        if changed := [part for part in {**then, **now} if then.get(part) != now.get(part)]:
+            part = changed[0]
+            was, is_ = (f"code {code[part]}" if part in code else "fedrepro's own" for code in (then, now))
+            raise BadInput(f"{part}: {getattr(self, part)!r} has changed, it was {was} and is {is_}; {advice}")
 
     @classmethod
     def _required(cls) -> set[str]:
@@ -173,4 +196,8 @@ class Run:
             raise bad("run", values, f"a mapping with the fields {', '.join(known)}")
         for name in values:
             choose("run field", name, known)
-        return cls(**values)
+        described = values.get("code")
+        run = cls(**{name: value for name, value in values.items() if name != "code"})
+        if "code" in values:
+            run._compare(described, "a run with the code of now needs a description without `code`")
+        return run
