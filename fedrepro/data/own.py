@@ -84,9 +84,7 @@ def _arrays(part: str, given: Any) -> files.Arrays:
 
 def _images(part: str, given: Any) -> np.ndarray:
     """As N,H,W,C, uint8 or float32; features N,D as N,1,1,D."""
-    x = np.array(
-        given.detach().cpu() if isinstance(given, torch.Tensor) else given
-    )  # a copy: later changes are not ours
+    x = _copy(given)
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         raise bad(f"{part} images", str(x.dtype), "uint8 or floating point")
     if x.ndim in (2, 3):
@@ -103,7 +101,7 @@ def _images(part: str, given: Any) -> np.ndarray:
 
 def _copy(given: Any) -> np.ndarray:
     """What is changed later in the tensor or array changes no run."""
-    return np.array(given.detach().cpu() if isinstance(given, torch.Tensor) else given)
+    return np.array(given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else given)
 
 
 def _labels(what: str, given: Any, count: int) -> np.ndarray:
