@@ -96,6 +96,9 @@ def _bench(bench: Parser) -> None:
 
 def _training(command: Parser) -> None:
     """Every field of a Run, and how to train it."""
+    command.add_argument(
+        "--config", metavar="FILE", help="a run as TOML (Run.save); options given here replace its fields"
+    )
     for f in GIVEN:
         if f.name == "hp":
             hp = "a hyperparameter of the method (may be repeated)"
@@ -218,15 +221,30 @@ def seed_list(text: str) -> Any:
 
 
 def run_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of a Run that were given."""
-    given = {f.name: getattr(args, f.name) for f in GIVEN if f.name != "hp"}
-    values = {k: literal(v) if k not in TEXT else v for k, v in given.items() if v is not None}
-    values["hp"] = {}
+    """The fields of a Run that were given, on top of those of the --config file."""
+    named = {f.name: getattr(args, f.name) for f in GIVEN if f.name != "hp"}
+    given = {k: literal(v) if k not in TEXT else v for k, v in named.items() if v is not None}
+    values = {**_configured(args.config, given), **given}
+    values["hp"] = {**values.get("hp", {}), **_hyperparameters(args)}
+    return values
+
+
+def _configured(config: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """A file's fields, without those that belong to what the command line replaces."""
+    values = Run.load(config).described if config else {}
+    replaced = {name for name, value in given.items() if values.get(name) != value}
+    gone = {"method": "hp", "steps": "epochs", "epochs": "steps"}
+    left_out = {"code"} | {other for name, other in gone.items() if name in replaced}  # whose code was just checked
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
+def _hyperparameters(args: argparse.Namespace) -> dict[str, Any]:
+    values = {}
     for item in args.hp:
         name, equals, value = item.partition("=")
         if not equals:
             raise bad("--hp", item, "NAME=VALUE")
-        if name in values["hp"]:
+        if name in values:
             raise bad("--hp", item, f"{name} once")
-        values["hp"][name] = literal(value)
+        values[name] = literal(value)
     return values

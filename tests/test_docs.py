@@ -41,6 +41,29 @@ def test_add_a_method(tmp_path):
     assert stored.name in printed and json.loads((stored / "run.json").read_text())["code"].keys() == {"method"}
 
 
+def test_follow_a_run(tmp_path, monkeypatch):
+    """With the real packages, the extra `track`: what the examples logged is what the run gave."""
+    for name in ("tensorboard", "mlflow"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install -e '.[track]'")
+    from mlflow import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.chdir(tmp_path)
+    known = {}
+    for block in blocks(spec.HOME / "docs/track.md", "python"):
+        exec(block, known)
+    rows = known["result"].rows
+    events = EventAccumulator(f"tensorboard/{known['run'].id}").Reload()
+    assert [event.value for event in events.Scalars("accuracy")] == pytest.approx([row["accuracy"] for row in rows])
+    assert [event.step for event in events.Scalars("bytes_up")] == [1, 2, 3]
+    client = MlflowClient("sqlite:///mlflow.db")
+    (logged,) = client.search_runs(["0"])
+    history = client.get_metric_history(logged.info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(row["round"], row["loss"]) for row in rows]
+    assert logged.data.params["mu"] == str(known["run"].hp["mu"])
+    assert logged.data.tags["digest"] == known["result"].digest
+
+
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
 def test_links(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):

@@ -6,7 +6,6 @@ Each gets a virtual environment that has our packages, but for fedrepro. `make p
 import os
 import shutil
 import subprocess
-import sys
 import venv
 from pathlib import Path
 

@@ -3,8 +3,11 @@
 import hashlib
 import json
 import math
+import os
+import tomllib
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from fedrepro.checks import choose, number
@@ -40,6 +43,20 @@ LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed
 def about(text: str, default: Any) -> Any:
     """A field with its line of help."""
     return field(default=default, metadata={"help": text})
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The fields of a run as a TOML file gives them, not yet checked."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"{os.fspath(path)}: not a run in TOML that can be read ({why})") from None
+
+
+def _toml(value: Any) -> str:
+    """A value of a run's description; JSON writes text, numbers, booleans and lists of them as TOML does."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def identify(described: dict[str, Any]) -> str:
@@ -201,3 +218,21 @@ class Run:
         if "code" in values:
             run._compare(described, "a run with the code of now needs a description without `code`")
         return run
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the description as TOML, for `Run.load` and `fedrepro run --config`."""
+        plain = {name: value for name, value in self.described.items() if not isinstance(value, dict)}
+        lines = [f"{name} = {_toml(value)}" for name, value in plain.items()]
+        for name in ("hp", "code"):
+            if table := getattr(self, name):
+                lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+        Path(path).write_text("\n".join(lines) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Run":
+        """The run that a TOML file describes; what it leaves out has its default, unknown fields are refused."""
+        values = read_toml(path)
+        try:
+            return cls.from_dict(values)
+        except BadInput as error:
+            raise BadInput(f"{os.fspath(path)}: {error}") from None
