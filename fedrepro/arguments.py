@@ -87,6 +87,13 @@ def _verify(verify: Parser) -> None:
     _workers(verify)
 
 
+def lab_options(lab: argparse.ArgumentParser) -> None:
+    lab.add_argument("--class", dest="student", metavar="NAME", help="open this student's own copy of the notebooks")
+    lab.add_argument("--reset", action="store_true", help="give the student a clean copy; the old one is set aside")
+    lab.add_argument("--app", action="store_true", help="the lessons without code, by Voila")
+    lab.add_argument("--smoke", action="store_true", help="only see whether JupyterLab answers")
+
+
 def _bench(bench: Parser) -> None:
     bench.add_argument("--repeats", type=literal, default=3, help="repeats; the median counts (default: %(default)s)")
     bench.add_argument("--quick", action="store_true", help="small settings, to see that it works")
@@ -187,6 +194,12 @@ COMMANDS = {  # name: (summary, description, example, what it accepts)
         "digests. Exit code 1 if anything differs.",
         "fedrepro verify results/ --sample 3 --seed 0",
         _verify,
+    ),
+    "lab": (
+        "open the notebooks in JupyterLab",
+        "Open the notebooks in JupyterLab: those of the clone, or a copy of them in the folder notebooks.",
+        "fedrepro lab --class ada",
+        lab_options,
     ),
     "bench": (
         "measure speed as ratios to a bare PyTorch loop",

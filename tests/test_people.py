@@ -93,3 +93,67 @@ def test_a_script_in_the_parent_folder_of_the_clone(clone, developer):
     assert call(developer, "mine.py", cwd=clone.parent).stdout == "own method, model and data: 2 runs\n"
     found = call(developer, "-c", "import fedrepro; print(fedrepro.__file__)", cwd=clone.parent).stdout.strip()
     assert Path(found) == clone / "fedrepro" / "__init__.py"
+
+
+@long
+def test_a_notebook_in_the_parent_folder_of_the_clone(clone, developer):
+    """The template, executed where somebody copied it: in the folder that has the clone."""
+    shutil.copy(clone / "notebooks/your_method.ipynb", clone.parent)
+    words = ("--to", "notebook", "--execute", "--output", "executed.ipynb", "your_method.ipynb")
+    call(developer, "-m", "nbconvert", *words, cwd=clone.parent)
+    assert "undecided" in (clone.parent / "executed.ipynb").read_text()
+
+
+@long
+def test_the_tutorial_leaves_git_clean(clone, developer):
+    """A fresh clone, the table of docs/start.md at smoke scale, the report of one's own runs."""
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
+    call(*git, "init", "-q", cwd=clone)
+    call(*git, "add", "-A", cwd=clone)
+    call(*git, "commit", "-qm", "as cloned", cwd=clone)
+    fedrepro = clone.parent / "venv/bin/fedrepro"
+    found = call(fedrepro, "reproduce", "fedbr", "--table", "table2_temperature", cwd=clone).stdout
+    assert "results in results/local/smoke/fedbr; what is committed stays as it is" in found
+    call(fedrepro, "verify", "results/local", cwd=clone)
+    assert call(*git, "status", "--porcelain", cwd=clone).stdout == ""
+
+
+@pytest.fixture(scope="module")
+def wheel_user(clone, tmp_path_factory, as_cpu_scale) -> tuple[Path, Path]:
+    """The command of somebody who installed the wheel, which has a committed record, and an empty folder."""
+    as_cpu_scale(clone / "results/cpu/fedbr")
+    home = tmp_path_factory.mktemp("elsewhere")
+    python = environment(home / "venv")
+    words = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+    call(python, "-m", "pip", "wheel", "-q", *words, "-w", home, clone, cwd=home)
+    (wheel,) = home.glob("*.whl")
+    install(python, wheel, cwd=home)
+    folder = home / "work"
+    folder.mkdir()
+    return home / "venv/bin/fedrepro", folder
+
+
+def test_the_wheel_works_in_any_folder(wheel_user):
+    fedrepro, folder = wheel_user
+    (folder / "mine.py").write_text(OWN)
+    assert call(fedrepro.with_name("python"), "mine.py", cwd=folder).stdout == "own method, model and data: 2 runs\n"
+    assert "table4_5_interval" in call(fedrepro, "papers", cwd=folder).stdout
+    assert call(fedrepro, "report", cwd=folder).stdout.endswith("wrote results/index.html\n")
+    assert "verified: nothing differs" in call(fedrepro, "verify", cwd=folder).stdout
+    assert {path.name for path in folder.iterdir()} == {"mine.py", "runs", "results"}
+    for command in ("tune fedbr/fig3_convergence", "evidence --status"):
+        (line,) = call(fedrepro, *command.split(), cwd=folder, code=2).stderr.splitlines()
+        assert line.endswith("it writes into the repository, and this is an installed package; use a clone")
+
+
+@long
+def test_the_wheel_reproduces_a_table_and_opens_the_lab(wheel_user):
+    fedrepro, folder = wheel_user
+    found = call(fedrepro, "reproduce", "fedbr", "--table", "table2_temperature", "--workers", 1, cwd=folder).stdout
+    assert "results in results/local/smoke/fedbr" in found
+    made = {path.name for path in (folder / "results/local/smoke/fedbr").iterdir()}
+    assert {"table2_temperature.html", "table2_temperature.svg", "table2_temperature.csv", "runs.json"} <= made
+    assert "verified: nothing differs" in call(fedrepro, "verify", "results/local", cwd=folder).stdout
+    assert "JupyterLab answers" in call(fedrepro, "lab", "--smoke", cwd=folder).stdout
+    (site,) = (fedrepro.parents[1] / "lib").glob("python*/site-packages/fedrepro/home")
+    assert not [path for name in ("runs", "results/local") for path in [site / name] if path.exists()]
