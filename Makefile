@@ -16,7 +16,8 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(ADDRESS),--address $(ADDRESS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report bench reproduce \
+.PHONY: help setup test test-fast evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report \
+  bench reproduce people \
   $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
@@ -65,6 +66,9 @@ test-notebooks: setup ## execute every notebook at smoke scale
 	@rm -rf .cache/smoke
 	FEDREPRO_SCALE=smoke FEDREPRO_WORKERS=1 FEDREPRO_STORE=$(CURDIR)/.cache/smoke/runs \
 	  $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 notebooks
+
+people: setup ## play three people: a fresh clone, the wheel elsewhere, a notebook beside the clone (some minutes)
+	FEDREPRO_PEOPLE=all $(BIN)/python -m pytest -rs tests/test_people.py $(ARGS)
 
 test-browser: setup ## drive every lesson in a real browser; pictures in .cache/browser (needs chromium)
 	$(BIN)/python -m pytest -rs tests/browser $(ARGS)

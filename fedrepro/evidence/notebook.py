@@ -1,8 +1,8 @@
 """What notebooks show of tables and claims. It trains what is missing where a person runs it, and writes no results."""
 
 import csv
-import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -10,13 +10,13 @@ import pandas as pd
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
-from tqdm import tqdm
 
 from fedrepro.checks import choose
 from fedrepro.evidence import figures, layout, spec, tables, trial
 from fedrepro.evidence.record import Known
 from fedrepro.evidence.sections import SCALES
 from fedrepro.evidence.study import Plan, Study, committed, known_runs, results_folder
+from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.sweep import sweep
 
@@ -40,8 +40,8 @@ def open_study(
     plan = Plan(table, scale, seeds)
     known = known_runs(plan.scale, plan.table.paper)
     todo = known.to_train(plan.runs(), fresh) if missing == "train" else []
-    with tqdm(total=len(todo), unit="run", file=sys.stdout, mininterval=1, leave=False) as bar:
-        sweep(todo, store=known.store, workers=workers, progress=lambda run: bar.update())
+    with progress(todo, known.store) if todo else nullcontext():
+        sweep(todo, store=known.store, workers=workers)
     print(f"{plan.table.question}\n{_counted(plan, known, todo)}")
     return Shown(plan, known, workers, save)
 

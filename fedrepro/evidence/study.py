@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pandas as pd
 
+from fedrepro import places
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import gate, spec
 from fedrepro.evidence.claims import Claim
@@ -25,11 +26,17 @@ NUMBER = re.compile(r"(\d+)")
 
 
 def results_folder() -> Path:
-    return Path(os.environ.get("FEDREPRO_RESULTS", spec.HOME / "results"))
+    return Path(os.environ.get("FEDREPRO_RESULTS", places.work() / "results"))
 
 
 def run_store() -> Path:
-    return Path(os.environ.get("FEDREPRO_STORE", spec.HOME / "runs"))
+    return Path(os.environ.get("FEDREPRO_STORE", places.work() / "runs"))
+
+
+def in_kernels() -> dict[str, str]:
+    """For the environment of notebooks, which run in folders of their own: where results and runs are."""
+    folders = {"FEDREPRO_RESULTS": results_folder(), "FEDREPRO_STORE": run_store()}
+    return {name: str(folder.absolute()) for name, folder in folders.items()} if places.INSTALLED else {}
 
 
 def default_scale() -> str:

@@ -38,7 +38,7 @@ from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import train
 
 NOT_THE_PAPERS = "not the paper's"
-SETTINGS = [f.name for f in fields(Run) if f.name not in ("hp", "seed")]
+SETTINGS = [f.name for f in fields(Run) if f.init and f.name not in ("hp", "seed")]
 Where = Mapping[str, str | Sequence[str]]
 
 

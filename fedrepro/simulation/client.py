@@ -48,6 +48,7 @@ class Worker:
     """The data, the split and one model in memory, in which any client of the run can be trained and tested."""
 
     def __init__(self, run: Run, device: str = "cpu"):
+        run.check_code()
         self.run, self.device = run, torch.device(device)
         self.data = data.load(run.data)
         if run.holdout:
