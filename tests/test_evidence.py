@@ -1,6 +1,13 @@
 """The evidence list: its order, its budget, and that nothing is trained twice, not even from the record alone."""
 
+import json
+import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -50,6 +57,48 @@ def test_a_spent_budget_resumes_and_the_record_alone_is_enough(home, capsys, mon
     assert campaign.main(None, False, 1) == 0
     assert f"{len(runs)}/{len(runs)}" in capsys.readouterr().out
     assert not list(home.glob("runs/*"))
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_evidence import ITEM
+from fedrepro.evidence import campaign
+campaign.load = lambda: [campaign.Item(**ITEM)]
+campaign.driver.execute = lambda *given: None
+print("ready", flush=True)
+sys.exit(campaign.main(None, False, 2))
+"""
+
+
+def start(home) -> subprocess.Popen:
+    script = KILLED.format(tests=os.path.dirname(__file__))
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+def test_killed_and_moved_to_an_empty_store_nothing_recorded_is_trained_again(home):
+    """Five kills at random moments; after each one the store is lost, as on another machine."""
+    draw, recorded, written = random.Random(16), home / "results/smoke/fedbr/runs.json", {}
+    for _ in range(5):
+        child, wanted = start(home), len(written) + draw.randint(0, 1)
+        while len(json.loads(recorded.read_text()) if recorded.exists() else {}) < wanted:
+            assert child.poll() is None
+            time.sleep(0.05)
+        time.sleep(draw.uniform(0, 2))
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        again = set(written) & {path.parent.name for path in home.glob("runs/*/result.json")}
+        assert not again, "trained again though recorded"
+        found = json.loads(recorded.read_text()) if recorded.exists() else {}
+        assert written.items() <= found.items()  # nothing recorded is lost or changed
+        written = found
+        shutil.rmtree(home / "runs", ignore_errors=True)
+    assert written  # some kills came after a run was recorded
+    assert start(home).wait(120) == 0
+    assert not set(written) & {path.parent.name for path in home.glob("runs/*/result.json")}
+    assert set(json.loads(recorded.read_text())) == {run.id for run in Item(**ITEM).runs()}
 
 
 def test_status_says_what_is_left(home, capsys):

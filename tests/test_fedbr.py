@@ -13,7 +13,7 @@ from fedrepro.evidence.spec import find
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.fedbr import FedBR_Ran, paper_traffic, share
 from fedrepro.models import Net
-from fedrepro.simulation import session
+from fedrepro.simulation import session, store
 from fedrepro.simulation.client import Local, Worker, values_of
 from fedrepro.simulation.executor import Serial
 from fedrepro.simulation.federation import Federation
@@ -484,7 +484,7 @@ def test_random_choices_forced_to_the_bandits_reproduce_it(small, monkeypatch): 
     free = train(small(method="fedbr_ran", **common), workers=1)
     monkeypatch.setattr(FedBR_Ran, "decide", lambda self, server, cid, r: chosen[r.t, cid])
     forced = train(small(method="fedbr_ran", **common), workers=1)
-    ours = session.digest(fed.server["w"], fed.server["b"], fed.rows)
+    ours = store.digest(fed.server["w"], fed.server["b"], fed.rows)
     assert forced.digest == ours != free.digest
     assert [row["bytes_down"] for row in forced.rows] == [row["bytes_down"] for row in fed.rows]
 

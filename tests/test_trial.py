@@ -12,16 +12,16 @@ from matplotlib import colors
 from fedrepro import build, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
+from fedrepro.evidence.record import Known, Record
 from fedrepro.evidence.study import Study
 from fedrepro.evidence.trial import NOT_THE_PAPERS, paper_table, pick, picked, vary
 
 
 @pytest.fixture
-def study(smoke, monkeypatch):
+def study(smoke):
     """FedBR's Tables IV and V, trained: the axis tau is the hyperparameter tau."""
-    monkeypatch.setenv("FEDREPRO_RESULTS", str(smoke / "results"))
-    monkeypatch.setenv("FEDREPRO_STORE", str(smoke / "runs"))
-    return Study("fedbr/table4_5_interval", "smoke", seeds=2, workers=1).run()
+    known = Known(smoke / "runs", Record(smoke / "results/smoke/fedbr"))
+    return Study("fedbr/table4_5_interval", "smoke", 2, known)
 
 
 def files(folder):

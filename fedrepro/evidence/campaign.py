@@ -1,7 +1,7 @@
 """make evidence: trains reproduce/evidence.toml from top to bottom, of each item one seed after the other.
 
 What is in the store or in the committed record is not trained again, so it resumes after any interruption and on
-another machine. When its budget is spent it writes tables, figures, verdicts and records of what is there.
+another machine: every finished run goes to the record at once. When the budget is spent, notebooks and figures follow.
 """
 
 import contextlib
@@ -157,36 +157,46 @@ def main(budget: str | None, only_status: bool, workers: int | None, store: Path
 
 def train(items: list[Item], store: Path, workers: int) -> None:
     """One queue over all items, cut only where an item's runs must wait for its tuning."""
-    todo: list[Run] = []
+    todo: dict[str, tuple[Run, list[Item]]] = {}  # by run id: the run, and the items whose table it belongs to
     for item in items:
         if pilots := item.pilots():
-            _sweep([*todo, *(pilot.run for pilot in pilots)], store, workers)
+            _sweep(todo | {pilot.run.id: (pilot.run, []) for pilot in pilots}, store, workers)
             tune.keep(spec.find(item.table), item.scale, pilots, store)
             item.__dict__.pop("plan", None)  # its cells take what was chosen
-            todo = []
-        todo += item.todo(store)
+            todo = {}
+        same_table = [one for one in items if (one.table, one.scale) == (item.table, item.scale)]
+        todo |= {run.id: (run, same_table) for run in item.todo(store)}
     _sweep(todo, store, workers)
 
 
-def _sweep(todo: list[Run], store: Path, workers: int) -> None:
-    if todo:
-        with progress(todo, store) as say:
-            sweep(todo, store=store, workers=workers, progress=lambda run: say(f"  done: {_called(run)}"))
+def _sweep(todo: dict[str, tuple[Run, list[Item]]], store: Path, workers: int) -> None:
+    runs = [run for run, _ in todo.values()]
+    if not runs:
+        return
+    with progress(runs, store) as say:
+
+        def keep(run: Run) -> None:
+            write(todo[run.id][1], store, draw=False)
+            say(f"  done: {_called(run)}")
+
+        sweep(runs, store=store, workers=workers, progress=keep)
 
 
 def _called(run: Run) -> str:
     return f"{run.method} on {run.data.partition(':')[0]}, seed {run.seed} ({run.id})"
 
 
-def write(items: list[Item], store: Path) -> int:
-    """Executes the notebook of every table of which something is trained, and writes what is committed."""
+def write(items: list[Item], store: Path, draw: bool = True) -> int:
+    """The tables of which something is trained: CSV files, record and README; with `draw` notebooks and figures too."""
     failures, written = [], {}
     for (table, scale), seeds in _tables(items, store).items():
         plan = Plan(table, scale, seeds)
         folder, known = results_folder() / scale / plan.table.paper, Known(store, committed(scale, plan.table.paper))
         try:
-            written.setdefault(folder, []).append(driver.make(plan, known, folder))
-            print(f"{table} at {scale} scale: written", flush=True)
+            study = driver.make(plan, known, folder) if draw else driver.judged(plan, known)
+            written.setdefault(folder, []).append(study)
+            if draw:
+                print(f"{table} at {scale} scale: written", flush=True)
         except Exception as error:  # another table may still be written
             failures.append(table)
             print(f"{table} at {scale} scale: FAILED: {driver.short(error)}", flush=True)

@@ -63,6 +63,10 @@ class Cells:
             weights[place] += weight
         return weights
 
+    def total(self, weights: np.ndarray) -> np.ndarray:
+        """What these weights add up to, one number per seed; missed targets elsewhere do not matter."""
+        return self.y[:, weights != 0] @ weights[weights != 0]
+
     def panels(self, where: Place, axis: str) -> Iterator[tuple[str, dict[str, int]]]:
         """For every combination of the other axes: its name, and place by label on `axis`, in the axis's order."""
         places = self.at(where)
@@ -105,7 +109,7 @@ class Comparison:
 def linear(cells: Cells, what: str, weights: np.ndarray, **region) -> Comparison:
     """A weighted sum of cells."""
     used = weights != 0
-    numbers = cells.y[:, used] @ weights[used]
+    numbers = cells.total(weights)
     numbers[np.abs(numbers) < EQUAL * np.abs(cells.y[:, used] * weights[used]).max(axis=1)] = 0.0  # rounding
     return Comparison(what.strip(), numbers, used, weights, **region)
 

@@ -74,8 +74,13 @@ def notebook(plan: Plan) -> Path:
 def make(plan: Plan, known: Known, folder: Path, workers: int | None = None) -> Study:
     """Execute a table's notebook, judge its claims -> the study, ready to be written."""
     execute(plan, folder, workers)
+    return judged(plan, known)
+
+
+def judged(plan: Plan, known: Known) -> Study:
+    """The study of a plan, its claims judged: what fails, fails here."""
     study = Study(plan.loaded, plan.scale, plan.seeds, known)
-    study.verdicts  # noqa: B018 (what fails, fails here)
+    study.verdicts  # noqa: B018
     return study
 
 

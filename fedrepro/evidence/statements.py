@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from fedrepro.errors import BadInput
 from fedrepro.evidence.comparisons import Cells, Comparison, around, linear, minus, name_of, nonlinear, slope
@@ -176,30 +177,38 @@ class Trend(Statement, kind="trend"):
 class GapTrend(Trend, kind="gap_trend"):
     """The lead of one place over another (with `relative` their quotient) rises or falls along the axis."""
 
-    of: Place
+    of: Place  # several labels are averaged
     over: Place  # every label is a comparison of its own
     relative: bool = False
 
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         made, own = [], name_of(self.of)
-        here = dict(cells.panels(self.where | self.of, self.axis))
+        others = [axis for axis in cells.varied(cells.at(self.where)) if axis not in {self.axis, *self.of, *self.over}]
         for labels in itertools.product(*self.over.values()):
             over: Place = {axis: (label,) for axis, label in zip(self.over, labels, strict=True)}
-            there = dict(cells.panels(self.where | over, self.axis))
-            for place in [place for place in here if place in there]:
-                both = [label for label in here[place] if label in there[place]]
-                a, b = ([side[place][label] for label in both] for side in (here, there))
-                if len(both) > 1 and self.relative:
+            for place, group in cells.each(self.where, others):
+                sides = self._sides(cells, group, over)
+                if len(sides) > 1 and self.relative:
                     what = f"{place} slope of {own} / {name_of(over)} over {self.axis}"
-                    quotients = cells.y[:, a] / cells.y[:, b]
-                    numbers = (quotients - quotients[:, :1]) @ slope(both)  # exactly zero if they are equal
-                    made.append(nonlinear(cells, what, numbers, a + b, **DIRECTIONS[self.direction]))
-                elif len(both) > 1:
+                    quotients = np.stack([cells.total(a) / cells.total(b) for a, b in sides.values()], axis=1)
+                    numbers = (quotients - quotients[:, :1]) @ slope(sides)  # exactly zero if they are equal
+                    used = np.flatnonzero(sum(a + b for a, b in sides.values()))
+                    made.append(nonlinear(cells, what, numbers, used, **DIRECTIONS[self.direction]))
+                elif len(sides) > 1:
                     what = f"{place} slope of the lead of {own} over {name_of(over)} over {self.axis}"
-                    weights = np.zeros(len(cells.places))
-                    weights[a], weights[b] = measure.sign * slope(both), -measure.sign * slope(both)
-                    made.append(linear(cells, what, weights, unit="", **DIRECTIONS[self.direction]))
+                    leads = zip(slope(sides), sides.values(), strict=True)
+                    weights = sum(measure.sign * rise * (a - b) for rise, (a, b) in leads)
+                    made.append(linear(cells, what, np.asarray(weights), unit="", **DIRECTIONS[self.direction]))
         return made
+
+    def _sides(self, cells: Cells, group: pd.DataFrame, over: Place) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """label on the axis -> the weights of both places, where there are both"""
+        found = {}
+        for label in cells.axes[self.axis]:
+            a, b = (cells.mean({**side, self.axis: (label,)}, group) for side in (self.of, over))
+            if a is not None and b is not None:
+                found[label] = a, b
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

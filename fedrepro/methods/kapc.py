@@ -34,7 +34,7 @@ class KAPC(LocalTraining):
     def check(self, run: Run) -> None:
         super().check(run)
         if self.rate * self.beta >= 1:
-            allowed = f"below 1 / beta = {1 / self.beta:g}: otherwise r <- r - rate beta (r - 1/N) overshoots 1/N"
+            allowed = f"below 1 / beta = {1 / self.beta:g}: otherwise r <- r - rate beta (r - 1/N) flips around 1/N"
             raise bad(f"hp.rate ({self.title()})", self.rate, allowed)
         if run.clients > MOST_CLIENTS:
             raise bad("clients", run.clients, f"at most {MOST_CLIENTS} for {self.title()} (its cube has clients^2)")

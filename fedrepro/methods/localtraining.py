@@ -20,7 +20,8 @@ class LocalTraining(FedAvg):
     def check(self, run: Run) -> None:
         super().check(run)
         if "+" in run.method:
-            raise bad("method", run.method, f"{self.title()} alone: its clients do not share one model")
+            part = next(part for part in type(self).__bases__ if issubclass(part, LocalTraining))
+            raise bad("method", run.method, f"{part.title()} alone: its clients do not share one model")
 
     def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return {}
