@@ -201,7 +201,7 @@ def papers(args: Namespace) -> int:
 def report(args: Namespace) -> int:
     from fedrepro.evidence import page
 
-    print(f"wrote {page.build(Path(args.folder))}")
+    print(f"wrote {page.build(Path(args.folder), say=print)}")
     return 0
 
 

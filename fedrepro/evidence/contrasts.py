@@ -4,6 +4,7 @@ A verdict has numbers and words. The forest plot, the matrix of methods and the 
 effect: which cells it takes with which weight, the runs of these cells, and the same difference of the paper's numbers.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,7 @@ class Contrast:
     statement: statements.Statement
     measure: Measure
     weights: Mapping[Labels, float]
+    what: str
     unit: str | None  # of the comparison; None: the measure's
     number: float  # the mean over seeds
     effect: Effect | None = None
@@ -37,8 +39,12 @@ class Contrast:
     @cached_property
     def key(self) -> tuple:
         """Two contrasts with the same key compare the same cells in the same way."""
-        cells = sorted((labels, f"{weight:.9g}") for labels, weight in self.weights.items())
-        return self.claim.id, self.measure.name, self.statement.kind, tuple(cells)
+        return self.claim.id, self.statement.kind, self.cells
+
+    @cached_property
+    def cells(self) -> tuple:
+        """What is compared, whichever claim does so: the measure, and the cells with their weights."""
+        return self.measure.name, *sorted((labels, f"{weight:.9g}") for labels, weight in self.weights.items())
 
     @property
     def sides(self) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
@@ -54,8 +60,7 @@ class Contrast:
     def shown(self, value: float, half: float | None = None) -> str:
         """A value of this comparison with its sign, interval and unit: `+1.8 ± 0.5 points`."""
         times, unit = self.display
-        digits = f"{times * value:+.3g}" + ("" if half is None else f" ± {times * half:.2g}")
-        return f"{digits} {unit}".strip().replace("-", "−")
+        return f"{with_interval(times * value, half and times * half, '+')} {unit}".strip()
 
     @property
     def display(self) -> tuple[float, str]:
@@ -79,8 +84,15 @@ def is_accuracy(measure: Measure) -> bool:
 def value_text(measure: Measure, value: float, half: float | None = None) -> str:
     """A measured or reported number as a person reads it: `47.1 ± 0.3%`."""
     times, unit = (100.0, "%") if is_accuracy(measure) else (1.0, f" {measure.unit}" if measure.unit else "")
-    digits = f"{times * value:.1f}" if is_accuracy(measure) else f"{value:.4g}"
-    return digits + ("" if half is None else f" ± {times * half:.2g}") + unit
+    return with_interval(times * value, half and times * half) + unit
+
+
+def with_interval(value: float, half: float | None, sign: str = "") -> str:
+    """`+1.83 ± 0.54`: two digits of the half-width, and as many decimals of the value; without any three, or four."""
+    if not half or not math.isfinite(half):
+        return f"{value:{sign}.{3 if sign else 4}g}".replace("-", "−")
+    decimals = min(max(1 - math.floor(math.log10(half)), 0), 6)
+    return f"{value:{sign}.{decimals}f} ± {half:.{decimals}f}".replace("-", "−")
 
 
 def measured(study: Study, claim: Claim, untrained: Untrained | None = None) -> list[Contrast]:
@@ -107,9 +119,9 @@ def planned(plan: Plan, claim: Claim) -> list[Contrast]:
 
 def reported(plan: Plan, claim: Claim) -> list[Contrast]:
     """The same comparisons of the paper's numbers, where it prints one for every cell that a comparison takes."""
-    rows = []
+    rows, printed = [], plan.table.reported_rows()
     for cell in plan.cells:
-        for row in plan.table.reported_rows():
+        for row in printed:
             if not row["censored"] and all(row.get(axis, label) == label for axis, label in cell.labels.items()):
                 rows.append({**cell.labels, "measure": row["measure"], "seed": 0, "value": row["value"]})
     return _of_values(plan, claim, pd.DataFrame(rows)) if rows else []
@@ -134,7 +146,7 @@ def _contrast(claim: Claim, part: Part, made: Comparison, effect: Effect | None 
         labels = tuple((axis, str(part.cells.places.loc[i, axis])) for axis in part.cells.axes)
         weights[labels] = float("nan") if made.weights is None else float(made.weights[i])
     number = float(made.numbers.mean()) if effect is None else effect.mean
-    return Contrast(claim, part.statement, part.measure, weights, made.unit, number, effect)
+    return Contrast(claim, part.statement, part.measure, weights, made.what, made.unit, number, effect)
 
 
 def runs_of(study: Study, contrast: Contrast) -> list[str]:

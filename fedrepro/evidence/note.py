@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -19,7 +20,9 @@ from fedrepro.evidence import contrasts, spec
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.contrasts import Contrast
 from fedrepro.evidence.study import Plan, Study
+from fedrepro.evidence.table import Table
 from fedrepro.evidence.verdict import word
+from fedrepro.simulation.store import write_atomically
 
 NOTE = "note.md"
 NOT_RUN = "not run yet"
@@ -30,13 +33,13 @@ Studies = Mapping[str, Mapping[str, Study]]  # by scale and table
 Given = dict[str, str]
 
 
-def fill(paper: str, studies: Studies) -> str:
-    """The paper's note with every placeholder filled in; empty if it has none."""
-    path = spec.REPRODUCE / paper / NOTE
+def fill(tables: Sequence[Table], studies: Studies) -> str:
+    """The note of the paper with these tables, every placeholder filled in; empty if it has none."""
+    path = tables[0].path.with_name(NOTE)
     if not path.exists():
         return ""
     shown = path.relative_to(spec.HOME) if path.is_relative_to(spec.HOME) else path
-    filler = Filler(paper, studies)
+    filler = Filler(tables, studies)
 
     def filled(found: re.Match) -> str:
         try:
@@ -56,11 +59,12 @@ def headline(text: str) -> str:
 class Filler:
     """What the placeholders of one paper's note stand for."""
 
-    def __init__(self, paper: str, studies: Studies):
-        self.paper, self.studies = paper, studies
-        self.tables = {table.name: table for table in spec.tables(paper)}
+    def __init__(self, tables: Sequence[Table], studies: Studies):
+        self.studies, self.tables = studies, {table.name: table for table in tables}
         self.homes = {claim.id: name for name, table in self.tables.items() for claim in table.claims()}
         self.plan = cache(lambda table, scale: Plan(self.tables[table], scale))
+        self.planned, self.printed = cache(_of_claim(contrasts.planned)), cache(_of_claim(contrasts.reported))
+        self.known = cache(_of_claim(lambda study, claim: contrasts.measured(study, claim, ())))
 
     def text(self, content: str) -> str:
         """What `kind key=value ...` reads."""
@@ -140,7 +144,7 @@ class Filler:
         plan, claim = self._claim(given, "paper" if scale == REPORTED else scale)
         wanted = self._labels(plan, labels)
         sides = [given[key] and plan.table.names.get(given[key], given[key]) for key in ("of", "over") if key in given]
-        asked = contrasts.planned(plan, claim)
+        asked = self.planned(plan, claim.id)
         if "measure" in given:
             choose("measure", given["measure"], {one.measure.name for one in asked})
         if len(found := _matching(asked, wanted, sides, given.get("measure"))) != 1:
@@ -150,12 +154,12 @@ class Filler:
                 f"by measure, of, over and labels among: {', '.join(sorted(names)) or 'none'}"
             )
         if scale == REPORTED:
-            numbers = {one.key: one for one in contrasts.reported(plan, claim)}
+            numbers = {one.key: one for one in self.printed(plan, claim.id)}
             if found[0].key not in numbers:
                 raise BadInput("the paper does not print all numbers of this comparison")
             return found[0].shown(numbers[found[0].key].number)
         study = self._study(plan.table.name, scale)
-        known = contrasts.measured(study, claim, ()) if study else []
+        known = self.known(study, claim.id) if study else []
         here = _matching(known, wanted, sides, given.get("measure"))
         effect = here[0].effect if len(here) == 1 else None
         if effect is None:
@@ -208,6 +212,11 @@ class Filler:
         return [here[name] for name in names if name in here]
 
 
+def _of_claim(function: Callable[[Any, Claim], list[Contrast]]) -> Callable[[Plan, str], list[Contrast]]:
+    """The same by the claim's id, which can be the key of a cache."""
+    return lambda plan, id_: function(plan, next(claim for claim in plan.table.claims() if claim.id == id_))
+
+
 def _number(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}" if count else NOT_RUN
 
@@ -249,11 +258,8 @@ KINDS: dict[str, tuple[Callable[[Filler, Given, Given], str], tuple[str, ...], t
 }
 
 
-def write(folder: Path, paper: str, studies: Studies) -> str:
-    """Write `folder`/<paper>.md -> its text; nothing without a note."""
-    from fedrepro.simulation.store import write_atomically
-
-    if text := fill(paper, studies):
+def write(folder: Path, paper: str, text: str) -> None:
+    """A filled note as `folder`/<paper>.md."""
+    if text:
         made = f"<!-- Made by `make report` from reproduce/{paper}/{NOTE}; do not edit. -->\n"
         write_atomically(folder / f"{paper}.md", lambda file: file.write((made + text).encode()))
-    return text

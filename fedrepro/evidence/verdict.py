@@ -109,17 +109,19 @@ def text(effect: Effect) -> str:
         return f"{effect.what}: target not reached"
     value = f"{effect.mean:+.3g}" + ("" if effect.half is None else f" ± {effect.half:.3g}")
     unit = f" {effect.unit}" if effect.unit else ""
-    return f"{effect.what}: {effect.bound} {value}{unit}{_claimed(effect)}".replace(":  ", ": ")
+    return f"{effect.what}: {effect.bound} {value}{unit}{claimed(effect)}".replace(":  ", ": ")
 
 
-def _claimed(effect: Effect) -> str:
+def claimed(effect: Effect, times: float = 1.0, unit: str = "") -> str:
+    """` (claimed: above 1 points)`; nothing where only the sign is claimed."""
+    low, high, unit = effect.low * times, effect.high * times, f" {unit}" if unit else ""
     if effect.high == np.inf:
-        return "" if effect.low == 0 else f" (claimed: above {effect.low:.4g})"
+        return "" if effect.low == 0 else f" (claimed: above {low:.4g}{unit})"
     if effect.low == -np.inf:
-        return f" (claimed: below {effect.high:.4g})"
+        return f" (claimed: below {high:.4g}{unit})"
     if effect.low == -effect.high:
-        return f" (claimed: within ±{effect.high:.4g})"
-    return f" (claimed: {effect.low:.4g} to {effect.high:.4g})"
+        return f" (claimed: within ±{high:.4g}{unit})"
+    return f" (claimed: {low:.4g} to {high:.4g}{unit})"
 
 
 def judge(
