@@ -20,7 +20,7 @@ math[display=block] { margin: .8em 0; font-size: 1.1em; }
 .jp-RenderedHTMLCommon, .jp-OutputArea-output { overflow-x: auto; }
 </style>
 {%- endblock -%}"""
-ENVIRONMENTS = {"align": "aligned", "equation": ""}  # what latex2mathml takes in place of a display environment
+ENVIRONMENTS = {"equation": ""}  # of display, which latex2mathml does not know
 
 
 def _exporter():
@@ -55,7 +55,8 @@ def _exporter():
 def mathml(formula: str, display: str) -> str:
     """A formula of TeX; as it stands where it cannot be read."""
     try:
-        return convert(formula, display="block" if display == "block" else "inline")
+        known = formula.replace("{aligned}", "{align*}")
+        return convert(known, display="block" if display == "block" else "inline")
     except Exception:  # its own errors have no common base
         return f"<code>{escape(formula)}</code>"
 

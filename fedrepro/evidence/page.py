@@ -43,6 +43,7 @@ LINKS = {
 }
 SHOWN = 8  # comparisons of a paper on the overview
 HOME = Path(__file__).parent
+_markdown = mistune.create_markdown(escape=True, plugins=["table"])
 Say = Callable[[str], None]
 
 
@@ -119,17 +120,17 @@ def _overview(found: Sequence[Paper]) -> str:
         f"<p>{', '.join(counted)}. Does each method beat its baselines, "
         "and how sure are we? First each paper's answer, then every claim.</p>"
     )
-    cards = "".join(map(_card, found))
+    glance, cards = _glance(found), "".join(map(_card, found))
     listed = "".join(
         f'<section class="paper"><h3>{escape(paper.title)}</h3><ul class="list">{_claim_list(paper)}</ul></section>'
         for paper in found
     )
     bars = "".join(fragments.total(scale, totals[scale], EXPLAINED[scale]) for scale in scales)
     main = (
-        f'{_glance(found)}{cards}<h2 id="totals">All verdicts</h2><div class="totals">{bars}</div>'
+        f'{glance}{cards}<h2 id="totals">All verdicts</h2><div class="totals">{bars}</div>'
         f'<h2 id="claims">All claims</h2>{listed}'
     )
-    links = {"#glance": "At a glance"} | {f"#{paper.id}": paper.title for paper in found}
+    links = ({"#glance": "At a glance"} if glance else {}) | {f"#{paper.id}": paper.title for paper in found}
     links |= {"#totals": "All verdicts", "#claims": "All claims"}
     pages = {paper.page: paper.title for paper in found}
     contents = f"<ul>{_linked(links)}</ul><h2>Papers in full</h2><ul>{_linked(pages)}</ul>"
@@ -179,10 +180,7 @@ def _cited(paper: Paper) -> str:
 
 
 def _inline(text: str) -> str:
-    return str(mistune.html(escape(text, quote=False))).removeprefix("<p>").removesuffix("</p>\n") if text else ""
-
-
-_markdown = mistune.create_markdown(escape=True, plugins=["table"])
+    return str(_markdown(text)).removeprefix("<p>").removesuffix("</p>\n")
 
 
 def _paper_page(paper: Paper, found: Sequence[Paper]) -> str:
