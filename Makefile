@@ -14,7 +14,7 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(ADDRESS),--address $(ADDRESS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report bench reproduce \
+.PHONY: help setup test evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report docs bench reproduce \
   $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
@@ -82,8 +82,11 @@ lint: setup ## check style with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check fedrepro tests
 
-report: setup ## build index.html, every table, figure and verdict on one page (FOLDER=results/local: of your own runs)
+report: setup ## build index.html, an overview, and a page per paper (FOLDER=results/local: of your own runs)
 	$(BIN)/fedrepro report $(FOLDER)
+
+docs: setup ## build the API reference, docs/api/index.html
+	$(BIN)/python docs/api.py
 
 bench: setup ## measure speed as ratios to a bare PyTorch loop (Fashion-MNIST is fetched once)
 	$(BIN)/fedrepro bench $(ARGS)

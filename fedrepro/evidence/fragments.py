@@ -115,7 +115,7 @@ def _numbers(one: Contrast, effect: Effect) -> str:
     """+1.8 ± 0.5 points (claimed: above 1 points)"""
     if effect.mean != effect.mean:
         return "target not reached"
-    region = claimed(effect, *one.display)
+    region = claimed(effect, *one.display).replace("-", "−")
     return f"{effect.bound} {one.shown(effect.mean, effect.half)}{region}".strip()
 
 
