@@ -17,7 +17,7 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-fast evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report \
-  bench reproduce people \
+  docs bench reproduce people \
   $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
@@ -92,8 +92,11 @@ lint: setup ## check style with ruff and types with basedpyright
 	$(BIN)/ruff format --check fedrepro tests
 	$(BIN)/basedpyright
 
-report: setup ## build index.html, every table, figure and verdict on one page (FOLDER=results/local: of your own runs)
+report: setup ## build index.html, an overview, and a page per paper (FOLDER=results/local: of your own runs)
 	$(BIN)/fedrepro report $(FOLDER)
+
+docs: setup ## build the API reference, docs/api/index.html
+	$(BIN)/python docs/api.py
 
 bench: setup ## measure speed as ratios to a bare PyTorch loop (Fashion-MNIST is fetched once)
 	$(BIN)/fedrepro bench $(ARGS)

@@ -91,6 +91,8 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     import papermill
     from traitlets.config import Config
 
+    from fedrepro.evidence.export import web_page
+
     given = {"table": plan.name, "scale": plan.scale, "seeds": plan.seeds, "workers": workers, "fresh": False}
     given |= {"missing": "leave", "save": str(folder.relative_to(results_folder()))}
     source = notebook(plan)
@@ -109,22 +111,6 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     _tidy(executed)
     nbformat.write(executed, target)
     web_page(target)
-
-
-def web_page(executed: Path) -> Path | None:
-    """An executed notebook as HTML beside it, made if it is not there or older; None without the notebook."""
-    from nbconvert import HTMLExporter
-
-    if not executed.exists():
-        return None
-    page = executed.with_suffix(".html")
-    if not page.exists() or page.stat().st_mtime < executed.stat().st_mtime:
-        try:
-            text, _ = HTMLExporter(template_name="classic").from_filename(str(executed))
-        except (ValueError, AttributeError) as error:
-            raise BadInput(f"{executed} cannot be read ({error})") from None
-        page.write_text(text)
-    return page
 
 
 def _tidy(executed) -> None:
