@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed
 PROCS  ?= 2
 SCALE  ?= $(or $(FEDREPRO_SCALE),reduced)
 MINUTES ?= 5
+SLOW    := verify reproduce evidence exercises storm page tune portable lab docs explore store cluster trial engine data \
+  cli references judge_simulated readme papers_own_numbers  # whole programs, kills, notebooks, thousands of draws
 PAPERS := $(notdir $(patsubst %/,%,$(wildcard reproduce/*/)))
 
 # $(call reproduce,PAPER); SCALE, SEEDS, WORKERS, TABLE, FRESH=1, ENGINE=ray and ADDRESS come from the command line
@@ -14,7 +16,8 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(ADDRESS),--address $(ADDRESS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report bench reproduce people \
+.PHONY: help setup test test-fast evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report \
+  docs bench reproduce people \
   $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
@@ -46,6 +49,9 @@ $(PAPERS:%=reproduce-%): reproduce-%: setup $(if $(filter ray,$(ENGINE)),$(VENV)
 test: setup lint ## run the whole test suite (no download needed)
 	$(BIN)/python -m pytest -n $(PROCS) $(ARGS)
 	@$(MAKE) --no-print-directory test-notebooks
+
+test-fast: setup ## the tests that take seconds: methods, models, splits, specs, statistics (under a minute)
+	$(BIN)/python -m pytest -n $(PROCS) $(SLOW:%=--ignore=tests/test_%.py) $(ARGS)
 
 evidence: setup ## train the evidence list (BUDGET=150m), then write results/<scale>/ to be committed
 	nice -n 19 $(BIN)/fedrepro evidence $(if $(BUDGET),--budget $(BUDGET)) $(if $(WORKERS),--workers $(WORKERS))
@@ -81,12 +87,16 @@ lab-smoke: setup ## check that JupyterLab starts and answers
 index: setup ## write notebooks/index.ipynb, the map of all notebooks (ARGS=--thumbnails draws its pictures)
 	$(BIN)/python -m fedrepro.lessons.index $(ARGS)
 
-lint: setup ## check style with ruff
+lint: setup ## check style with ruff and types with basedpyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check fedrepro tests
+	$(BIN)/basedpyright
 
-report: setup ## build index.html, every table, figure and verdict on one page (FOLDER=results/local: of your own runs)
+report: setup ## build index.html, an overview, and a page per paper (FOLDER=results/local: of your own runs)
 	$(BIN)/fedrepro report $(FOLDER)
+
+docs: setup ## build the API reference, docs/api/index.html
+	$(BIN)/python docs/api.py
 
 bench: setup ## measure speed as ratios to a bare PyTorch loop (Fashion-MNIST is fetched once)
 	$(BIN)/fedrepro bench $(ARGS)

@@ -204,7 +204,7 @@ def papers(args: Namespace) -> int:
 def report(args: Namespace) -> int:
     from fedrepro.evidence import page
 
-    print(f"wrote {page.build(places.results(args.folder))}")
+    print(f"wrote {page.build(places.results(args.folder), say=print)}")
     return 0
 
 

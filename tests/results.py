@@ -1,6 +1,8 @@
 """Results of one table in a folder, as the driver leaves them but for the notebook, which is not executed."""
 
+from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import nbformat
 from matplotlib.figure import Figure
@@ -41,6 +43,37 @@ def rewrite(folder: Path) -> None:
     known = Record(folder)
     known.refuse_damage()
     tables.write(folder, recorded(known))
+
+
+class Made:
+    """Has every run, with rows that nobody trained: `level(run)` is the accuracy that a run comes to."""
+
+    ROUNDS = 12
+
+    def __init__(self, record: Record, level: Callable[[Run], float]):
+        self.summaries, self.level = record.runs, level
+        self.model = next(iter(record.runs))
+        self.row = record.rounds[self.model][-1]
+
+    def has(self, run: Run) -> bool:
+        return True
+
+    def rows(self, run: Run) -> list[dict]:
+        noise = (crc32(run.id.encode()) % 1000 - 500) / 1e5  # up to half a point
+        end, made = self.level(run) + noise, []
+        for t in range(1, self.ROUNDS + 1):
+            accuracy = end * (1 - 0.5**t)
+            row = {"round": t, "accuracy": accuracy, "personal_accuracy": accuracy, "loss": 2.3 * (1 - accuracy)}
+            made.append({**self.row, **row})
+        return made
+
+    def summary(self, run: Run) -> dict:
+        known = {**self.summaries[self.model], "run": run.described, "id": run.id}
+        known["rounds_digest"] = rounds_digest(self.rows(run))
+        return {**known, "checksum": checksum(known)}
+
+    def costs(self, run: Run) -> dict[str, int]:
+        return {"visit_flops": 10**9, "client_flops": 10**9, "server_flops": 10**6}
 
 
 class AtAnotherScale:

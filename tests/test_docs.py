@@ -1,9 +1,12 @@
 """What docs/ says works: its Python runs, its commands parse, its make targets and links exist."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import tomllib
 
 import nbformat
@@ -11,6 +14,7 @@ import pytest
 from nbclient import NotebookClient
 from test_readme import make
 
+import fedrepro
 from fedrepro.cli import parser
 from fedrepro.evidence import spec
 
@@ -105,3 +109,18 @@ def test_the_table_of_the_example_is_a_table(tmp_path):
 
 def test_github_runs_what_ci_runs():
     assert "run: .ci/run" in (spec.HOME / ".github/workflows/ci.yml").read_text()
+
+
+def test_the_api_reference_is_built_without_a_network(tmp_path):
+    """make docs: a page per module, every name of the API, no warning, nothing from elsewhere."""
+    command = [sys.executable, "-W", "error::UserWarning:pdoc", str(spec.HOME / "docs/api.py"), str(tmp_path)]
+    path = os.pathsep.join([str(spec.HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
+    made = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert made.returncode == 0 and "Warn" not in made.stderr, made.stderr
+    text = (tmp_path / "fedrepro.html").read_text()
+    assert all(f'id="{name}"' in text or f"fedrepro/{name}.html" in text for name in fedrepro.__all__)
+    assert (tmp_path / "fedrepro/simulation/federation.html").exists() and (
+        tmp_path / "fedrepro/methods/fedmlb.html"
+    ).exists()
+    loaded = re.findall(r"""(?:src|@import|url\()\s*[="']+(https?:[^"')]*)""", text)
+    assert not loaded

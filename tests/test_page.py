@@ -1,8 +1,9 @@
-"""The report page: all that is committed is on it, every link leads somewhere, nothing comes from elsewhere."""
+"""The report's pages: all that is committed is on them, every link leads somewhere, nothing comes from elsewhere."""
 
 import base64
 import csv
 import hashlib
+import html
 import json
 import re
 import shutil
@@ -14,15 +15,19 @@ import pandas as pd
 import pytest
 
 from fedrepro.cli import main
-from fedrepro.evidence import fragments, page, spec
+from fedrepro.evidence import contrasts, fragments, note, page, papers, spec
 from fedrepro.evidence.claims import Claim
+from fedrepro.evidence.contrasts import Contrast
+from fedrepro.evidence.measures import Final
+from fedrepro.evidence.note import NOT_RUN
 from fedrepro.evidence.record import RUNS
+from fedrepro.evidence.statements import Best
 from fedrepro.evidence.verdict import MARKS, Effect, Verdict, word
 from fedrepro.simulation.store import checksum, write_json
 
 TABLE = "table4_5_interval"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-VOID = {"meta", "img", "input"}
+VOID = {"meta", "img", "input", "br"}
 
 
 class Reader(HTMLParser):
@@ -52,7 +57,7 @@ class Reader(HTMLParser):
 def scales():
     """The page of this test has the smoke scale, which is made in seconds, and calls it so."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "SCALES", ("cpu", "smoke"))
+        patch.setattr(papers, "SCALES", ("cpu", "smoke"))
         patch.setitem(page.EXPLAINED, "smoke", "generated images")
         patch.setattr(spec, "papers", lambda: ["fedbr"])
         yield
@@ -72,12 +77,17 @@ def built(tmp_path_factory, committed, scales, as_cpu_scale):
     for path in results.rglob("*.ipynb"):
         path.unlink()
     assert main(["report", str(results)]) == 0
-    return results / "index.html"
+    return results / "fedbr.html"
 
 
 @pytest.fixture(scope="module")
 def text(built):
     return built.read_text()
+
+
+@pytest.fixture(scope="module")
+def overview(built):
+    return built.with_name("index.html").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -96,18 +106,33 @@ def verdicts(built):
     return found
 
 
-def test_every_claim_with_its_verdict(text, verdicts):
-    claims = [claim.id for table in spec.tables("fedbr") for claim in table.claims()]
-    for claim in claims:
-        states = {found.get(claim, fragments.NOT_RUN) for found in verdicts.values()}
-        classes = set(re.findall(rf'data-verdict="([\w-]+)">(?:(?!data-verdict).)*?· {claim}<', text, re.S))
+def test_every_claim_with_its_verdict(text, overview, verdicts):
+    claims = [claim for table in spec.tables("fedbr") for claim in table.claims()]
+    testable = [claim.id for claim in claims if not claim.untestable]
+    for claim in testable:
+        states = {found.get(claim, NOT_RUN) for found in verdicts.values()}
+        classes = set(re.findall(rf'id="{claim}(?:-cpu|-smoke)?" data-verdict="([\w-]+)">', text))
         assert classes == {fragments.css_class(state) for state in states}
+        (listed,) = re.findall(
+            rf'<li class="claim" data-verdict="([^"]+)">(?:(?!<li).)*?<span class="soft">{claim}<', overview
+        )
+        assert set(listed.split()) == classes
     for scale, found in verdicts.items():  # each has totals of its own, in its own words
-        counts = Counter(word(found.get(claim, fragments.NOT_RUN), scale) for claim in claims)
-        for shown in re.findall(rf"<b>At {scale} scale.*?legend(.*?)</div>", text, re.S):
-            numbers = re.findall(r"<strong>(\d+)</strong> ([^<]+)<", shown)
-            assert {name: int(number) for number, name in numbers} == counts
+        counts = Counter(fragments.words(found.get(claim, NOT_RUN), scale) for claim in testable)
+        for page_ in (text, overview):
+            for shown in re.findall(rf"<b>At {scale} scale.*?legend(.*?)</div>", page_, re.S):
+                numbers = re.findall(r"<strong>(\d+)</strong> ([^<]+)<", shown)
+                assert {name: int(number) for number, name in numbers} == counts
     assert "reproduced</" not in re.sub(r"<(h1|title)>.*?</\1>", "", text)
+
+
+def test_claims_that_no_experiment_tests_stand_apart(text):
+    apart = re.search(r'<section id="untestable">(.*?)</section>', text, re.S)[1]
+    claims = [claim for table in spec.tables("fedbr") for claim in table.claims() if claim.untestable]
+    assert {"fedbr-c03", "fedbr-c31"} <= {claim.id for claim in claims}
+    for claim in claims:
+        assert f'id="{claim.id}"' in apart and text.count(f'id="{claim.id}"') == 1
+        assert html.escape(claim.untestable) in apart
 
 
 def test_every_effect_is_drawn(built, text, verdicts):
@@ -118,24 +143,49 @@ def test_every_effect_is_drawn(built, text, verdicts):
     assert Counter(drawn) == Counter(effects["state"])
     for effect in effects.itertuples():
         assert f"<span>{effect.what}</span><svg" in text
-        assert f"{effect.mean:+.3g} ± {effect.half:.3g}" in text
+        assert any(contrasts.with_interval(k * effect.mean, k * effect.half, "+") in text for k in (1, 100))
 
 
-def test_links(built, text, reader, committed):
+def check_links(built, reader, runs):
+    """Inside a page, and to files and places of pages beside it."""
     ids = reader.all("id")
     assert len(ids) == len(set(ids))
-    runs = json.loads(re.search(r'id="runs">(.*?)</script>', text, re.S)[1])
     for link in reader.all("href") + reader.all("src"):
-        if link.startswith("#run-"):
-            assert runs[link[5:]]["digest"]
-        elif link.startswith("#"):
-            assert link[1:] in ids
+        file, _, place = link.partition("#")
+        if link.startswith("https://"):
+            assert ("a", "external") in [
+                (tag, found.get("rel")) for tag, found in reader.found if link in found.values()
+            ]
+        elif file:
+            assert (built.parent / file).exists(), link
+            assert not place or place.startswith("run") or f'id="{place}"' in (built.parent / file).read_text(), link
+        elif place.startswith(("run-", "runs-")):
+            assert all(runs[id_]["digest"] for id_ in place.partition("-")[2].split("."))
         else:
-            assert (built.parent / link).exists(), link
+            assert place in ids, link
+    assert not reader.open or reader.open == ["html"]
+
+
+def test_links(built, text, reader, overview):
+    runs = json.loads(re.search(r'id="runs">(.*?)</script>', text, re.S)[1])
+    check_links(built, reader, runs)
+    check_links(built, Reader(overview), {})
     recorded = [json.loads(path.read_text()) for path in built.parent.rglob("runs.json")]
     assert len(recorded) == 2 and set(runs) == {run for known in recorded for run in known}
-    assert not re.search(r"(?:src|href|url|@import)[^\n]{0,3}https?:", text)
-    assert not reader.open or reader.open == ["html"]
+    for page_ in (text, overview):
+        assert not re.search(r"(?:src|url|@import)[^\n]{0,3}https?:", page_)
+
+
+def test_the_note_stands_first_and_its_headline_on_the_overview(text, overview, built):
+    written = (built.parent / "fedbr.md").read_text()
+    headline = note.headline(written.partition("-->")[2])
+    assert headline.startswith("FedBR minus FedAvg") and headline.endswith(".")
+    shown = text.index('<div class="note">')
+    assert html.escape(headline, quote=False) in re.sub(r"\s+", " ", text[shown:]) and shown < text.index(
+        'id="verdicts"'
+    )
+    assert html.escape(headline, quote=False) in re.sub(r"\s+", " ", overview)
+    assert "{{" not in written
 
 
 def test_every_number_leads_to_its_runs(text, committed):
@@ -175,17 +225,33 @@ def test_what_a_record_says_is_escaped(tmp_path, scales, as_cpu_scale):
         run["machine"] = {"cpu": EVIL, "instructions": EVIL}
         run["checksum"] = checksum(run)
     write_json(folder / RUNS, runs)
-    made = page.build(tmp_path).read_text()
+    made = page.build(tmp_path).with_name("fedbr.html").read_text()
     assert "<script>alert" not in made
     assert r"\u003cscript>alert(1)" in made
 
 
-def test_words_of_a_claim_are_escaped():
+def contrast(effect):
     claim = Claim(EVIL, EVIL, EVIL, EVIL, False, ())
+    statement = Best(id="c", measure=("m",), axis="method", winner="a")
+    measure = Final(name="m", column="round", unit="s")
+    return Contrast(claim, statement, measure, {}, effect.what, None, effect.mean, effect)
+
+
+def test_words_of_a_claim_are_escaped():
     effect = Effect(EVIL, 0.1, 0.1, 0.0, 1.0, "", 2.0, 0.1, 1.0, EVIL, 3, None, EVIL)
+    one = contrast(effect)
     for verdict in (None, Verdict("holds", "cpu", (effect,), why=EVIL)):
-        made = fragments.claims([(claim, verdict)])
+        made = fragments._claim(one.claim, verdict, [one])
         assert "<script>" not in made and "&lt;script&gt;alert(1)" in made
+    listed = fragments.listed_claim(one.claim, {"cpu": "holds"}, "x.html")
+    assert "<script>" not in listed and "&lt;script&gt;alert(1)" in listed
+
+
+def test_one_seed_is_a_state_of_its_own_and_badges_carry_the_scale():
+    badges = [fragments.badge(state, "cpu") for state in fragments.STATES]
+    assert len(set(badges)) == len(badges) and all("<small>cpu</small>" in badge for badge in badges)
+    assert "1 one seed only" in fragments.badge("one seed", "cpu")
+    assert "✓ reproduced" in fragments.badge("holds", "paper") and "✓ holds <" in fragments.badge("holds", "cpu")
 
 
 def test_a_damaged_record_is_said_in_one_line(tmp_path, scales, as_cpu_scale, capsys):
@@ -208,12 +274,12 @@ def test_deviations_lead_to_errata(reader):
     assert {"FB-01", "FB-02"} <= set(reader.all("id"))
     assert "#FB-01" in reader.all("href")
     for paper in ("fedbr", "kapc", "ama", "dfl", "fedmlb"):
-        assert len(page.errata()[paper]) > 5
+        assert len(papers.errata()[paper]) > 5
 
 
 def test_intervals_are_drawn_against_what_is_claimed():
     def effect(mean, half, low=0.0, high=float("inf"), state="open", bound=""):
-        return Effect("a − b", mean, half, low, high, bound, 2.0, 0.1, 1.0, state, 3, None, "s")
+        return contrast(Effect("a − b", mean, half, low, high, bound, 2.0, 0.1, 1.0, state, 3, None, "s"))
 
     three = [effect(0.2, 0.1, state="holds"), effect(-0.2, 0.1, state="opposite"), effect(1e-5, 0.1)]
     drawn = fragments.intervals(three)
@@ -222,13 +288,13 @@ def test_intervals_are_drawn_against_what_is_claimed():
     ends = [tuple(map(float, pair)) for pair in re.findall(r'<path d="M([\d.]+) 7H([\d.]+)"', drawn)]
     assert ends[0][0] > zero > ends[1][1]  # the first lies right of zero, the second left of it
     assert ends[2][0] < zero < ends[2][1]
-    assert "<span>+0.2 ± 0.1 s</span>" in drawn
+    assert "<span>+0.20 ± 0.10 s</span>" in drawn and "<span>−0.20 ± 0.10 s</span>" in drawn
 
     near = fragments.intervals([effect(0.5, 0.1, -1.0, 1.0, "holds")])
-    assert near.count('class="zero"') == 2 and "within ±1" in near
+    assert near.count('class="zero"') == 2 and "within ±1 s" in near
     alone = fragments.intervals([effect(0.2, None), effect(float("nan"), None), effect(3.0, 1.0, bound="at least")])
     assert alone.count("<svg") == 1
-    for words in ("+0.2 s", "target not reached", "at least +3 ± 1 s"):
+    for words in ("+0.2 s", "target not reached", "at least +3.0 ± 1.0 s"):
         assert f"<span>{words}</span>" in alone
     assert fragments.intervals([]) == ""
 
@@ -243,25 +309,35 @@ def open_run(committed, verdicts):
     return f"#run-{run}", "", rf"<dialog[^>]* open.*Run {run}.*{known['digest']}.*{known['commit']}"
 
 
+def open_runs(committed, verdicts):
+    first, second, *_ = json.loads((committed / "runs.json").read_text())
+    return f"#runs-{first}.{second}", "", rf"<dialog[^>]* open.*#run-{first}.*seed.*#run-{second}.*seed"
+
+
 def only_not_testable(committed, verdicts):
     number = sum(list(found.values()).count("not testable") for found in verdicts.values())
-    return "", "document.querySelector('nav [data-verdict=not-testable]').click()", f">{number} claims shown<"
+    return "", "document.querySelector('.filter [data-verdict=not-testable]').click()", f">{number} claims shown<"
 
 
 def only_cpu(committed, verdicts):
-    number = sum(len(table.claims()) for table in spec.tables("fedbr"))  # what has not run is shown for every scale
-    return "", "scales.value = 'cpu'; scales.onchange()", f">{number} claims shown<"
+    claims = [claim for table in spec.tables("fedbr") for claim in table.claims() if not claim.untestable]
+    return (
+        "",
+        "scales.value = 'cpu'; scales.onchange()",
+        f">{len(claims)} claims shown<",
+    )  # what has not run is of every scale
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.parametrize("case", [open_run, only_not_testable, only_cpu])
+@pytest.mark.parametrize("case", [open_run, open_runs, only_not_testable, only_cpu])
 def test_in_a_browser(built, text, committed, verdicts, case):
     """From the file system: a run's window opens, the filters count what the CSV files say."""
     address, script, expected = case(committed, verdicts)
     copy = built.with_name("tried.html")
     allowed = f"script-src {page._source(script)} "
     copy.write_text(text.replace("script-src ", allowed, 1).replace("</html>", f"<script>\n{script}</script></html>"))
-    seen = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
-                           "--dump-dom", f"{copy.as_uri()}{address}"], capture_output=True, text=True,
-                          timeout=120).stdout  # fmt: skip
-    assert re.search(expected, seen, re.S)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom"]
+    seen = subprocess.run(
+        [CHROMIUM, *options, f"{copy.as_uri()}{address}"], capture_output=True, text=True, timeout=120
+    )
+    assert re.search(expected, seen.stdout, re.S)

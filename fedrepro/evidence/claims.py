@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedrepro.errors import BadInput
-from fedrepro.evidence.statements import Statement
+from fedrepro.evidence.statements import Statement, Untestable
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,11 @@ class Claim:
     note: str
     most: bool
     statements: tuple[Statement, ...]
+
+    @property
+    def untestable(self) -> str:
+        """Why no experiment can test it, at any scale; empty for all others."""
+        return next((statement.why for statement in self.statements if isinstance(statement, Untestable)), "")
 
 
 def claims_of(statements: list[Statement]) -> list[Claim]:

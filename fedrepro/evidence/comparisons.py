@@ -54,8 +54,20 @@ class Cells:
 
     def mean(self, where: Place, among: pd.DataFrame | None = None) -> np.ndarray | None:
         """Weights of the mean over the places there; None if there are none."""
-        found = select(self.places if among is None else among, where).index
-        return self.weights({i: 1 / len(found) for i in found}) if len(found) else None
+        there = np.ones(len(self.places), bool)
+        for axis, labels in where.items():
+            known = self._having[axis]
+            there &= np.any([known[label] for label in labels if label in known], axis=0)
+        if among is not None:
+            there &= np.isin(np.arange(len(there)), among.index)
+        found = np.flatnonzero(there)
+        return self.weights({int(i): 1 / len(found) for i in found}) if len(found) else None
+
+    @cached_property
+    def _having(self) -> dict[str, dict[str, np.ndarray]]:
+        """axis -> label -> which places have it"""
+        columns = {axis: self.places[axis].to_numpy() for axis in self.axes}
+        return {axis: {label: column == label for label in dict.fromkeys(column)} for axis, column in columns.items()}
 
     def weights(self, by_place: Mapping[int, float]) -> np.ndarray:
         weights = np.zeros(len(self.places))
@@ -81,7 +93,7 @@ class Cells:
             yield name_of({axis: (label,) for axis, label in zip(axes, key, strict=True)}), group
 
 
-def select(table: pd.DataFrame, where: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
+def select(table: pd.DataFrame, where: Mapping[str, str | Sequence[object]]) -> pd.DataFrame:
     """The rows that have this label, or one of these, on each axis."""
     for axis, labels in where.items():
         table = table.loc[table[axis].isin([labels] if isinstance(labels, str) else list(labels))]

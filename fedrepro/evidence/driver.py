@@ -91,6 +91,8 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     import papermill
     from traitlets.config import Config
 
+    from fedrepro.evidence.export import web_page
+
     given = {"table": plan.name, "scale": plan.scale, "seeds": plan.seeds, "workers": workers, "fresh": False}
     given |= {"missing": "leave", "save": str(folder.relative_to(results_folder()))}
     source = notebook(plan)
@@ -102,27 +104,13 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     target = folder / f"{plan.table.name}.ipynb"
     options = {"progress_bar": False, "kernel_name": "python3", "cwd": str(source.parent)}
     options["config"] = Config(KernelManager={"transport": "ipc"})
-    papermill.execute_notebook(str(source), str(target), parameters=given, **options)
+    asked = nbformat.read(source, as_version=4)
+    asked.cells = [cell for cell in asked.cells if "try" not in cell.metadata.get("tags", [])]  # never in the results
+    papermill.execute_notebook(asked, str(target), parameters=given, **options)
     executed = nbformat.read(target, as_version=4)
     _tidy(executed)
     nbformat.write(executed, target)
     web_page(target)
-
-
-def web_page(executed: Path) -> Path | None:
-    """An executed notebook as HTML beside it, made if it is not there or older; None without the notebook."""
-    from nbconvert import HTMLExporter
-
-    if not executed.exists():
-        return None
-    page = executed.with_suffix(".html")
-    if not page.exists() or page.stat().st_mtime < executed.stat().st_mtime:
-        try:
-            text, _ = HTMLExporter(template_name="classic").from_filename(str(executed))
-        except (ValueError, AttributeError) as error:
-            raise BadInput(f"{executed} cannot be read ({error})") from None
-        page.write_text(text)
-    return page
 
 
 def _tidy(executed) -> None:

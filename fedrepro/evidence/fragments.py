@@ -1,20 +1,20 @@
-"""Pieces of the report page: verdicts with their intervals, numbers beside the paper's, as HTML."""
+"""Pieces of the report's pages: verdicts with their intervals, numbers beside the paper's, as HTML."""
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import pandas as pd
 
-from fedrepro.evidence import tables
+from fedrepro.evidence import contrasts, tables
 from fedrepro.evidence.claims import Claim
+from fedrepro.evidence.contrasts import Contrast
+from fedrepro.evidence.note import NOT_RUN
 from fedrepro.evidence.study import Study
-from fedrepro.evidence.verdict import MARKS, Effect, Verdict, text, word
+from fedrepro.evidence.verdict import MARKS, Effect, Verdict, claimed, word
 
-NOT_RUN = "not run yet"
 STATES = [*MARKS, NOT_RUN]
-Judged = tuple[Claim, Verdict | None]  # a claim, and its verdict where its table was measured
 
 
 def css_class(state: str) -> str:
@@ -22,7 +22,19 @@ def css_class(state: str) -> str:
 
 
 def mark(state: str) -> str:
-    return f"{MARKS[state]} " if state in MARKS else ""
+    """The sign of a state; one seed is no kind of undecided."""
+    signs = {**MARKS, "one seed": "1"}
+    return f"{signs[state]} " if state in signs else ""
+
+
+def words(state: str, scale: str) -> str:
+    return "one seed only" if state == "one seed" else word(state, scale)
+
+
+def badge(state: str, scale: str) -> str:
+    """A verdict with its scale: `✓ holds | cpu`."""
+    short = words(state, scale).removesuffix(f" at {scale} scale").removesuffix(" here")
+    return f'<span class="badge {css_class(state)}">{mark(state)}{short} <small>{scale}</small></span>'
 
 
 def button(state: str) -> str:
@@ -37,45 +49,74 @@ def fold(title: str, number: int, body: str) -> str:
 
 def total(scale: str, counts: Counter, note: str) -> str:
     """Of one scale: those of different scales are never added up."""
-    bars = words = ""
+    bars = legend = ""
     for state in STATES:
         if number := counts[state]:
-            bars += f'<i class="{css_class(state)}" data-flex="{number}" title="{number} {word(state, scale)}"></i>'
-            words += f'<span class="{css_class(state)}"><strong>{number}</strong> {word(state, scale)}</span>'
-    bars, words = f'<div class="bar">{bars}</div>', f'<div class="legend">{words}</div>'
-    return f'<div class="total"><b>At {scale} scale</b> <span class="soft">{note}</span>{bars}{words}</div>'
+            shown = words(state, scale)
+            bars += f'<i class="{css_class(state)}" data-flex="{number}" title="{number} {shown}"></i>'
+            legend += f'<span class="{css_class(state)}"><strong>{number}</strong> {shown}</span>'
+    bars, legend = f'<div class="bar" aria-hidden="true">{bars}</div>', f'<div class="legend">{legend}</div>'
+    return f'<div class="total"><b>At {scale} scale</b> <span class="soft">{note}</span>{bars}{legend}</div>'
 
 
-def claims(judged: Sequence[Judged]) -> str:
-    states = [verdict.state if verdict else NOT_RUN for _, verdict in judged]
-    ordered = sorted(zip(states, judged, strict=True), key=lambda one: STATES.index(one[0]))
-    return "".join(_claim(state, claim, verdict) for state, (claim, verdict) in ordered)
+def measured_claims(study: Study) -> str:
+    """The claims of a table with their verdicts at one scale; those that no experiment can test stand elsewhere."""
+    judged = [(claim, found) for claim, found in study.verdicts if not claim.untestable]
+    judged.sort(key=lambda one: STATES.index(one[1].state))
+    return "".join(_claim(claim, found, contrasts.measured(study, claim)) for claim, found in judged)
 
 
-def _claim(state: str, claim: Claim, verdict: Verdict | None) -> str:
+def open_claims(claims: Sequence[Claim]) -> str:
+    """Claims of a table that was not measured at any scale."""
+    return "".join(_claim(claim, None, []) for claim in claims if not claim.untestable)
+
+
+def _claim(claim: Claim, found: Verdict | None, made: Sequence[Contrast]) -> str:
+    state, id_ = (found.state, f"{claim.id}-{found.scale}") if found else (NOT_RUN, claim.id)
     said, source = escape(claim.says), f"{escape(claim.source)} · {escape(claim.id)}"
-    why = f"{_note(verdict.reason)}{intervals(verdict.effects)}" if verdict else ""
+    why = f"{_soft(found.reason)}{intervals(made)}" if found else ""
+    shown = badge(state, found.scale) if found else NOT_RUN
     return (
-        f'<div class="claim {css_class(state)}" data-verdict="{css_class(state)}">'
-        f"<div>{mark(state)}{verdict.word if verdict else NOT_RUN}</div><div><p>{said}</p>"
-        f'<span class="soft">{source}</span>{why}{_note(claim.note)}</div></div>'
+        f'<div class="claim {css_class(state)}" id="{escape(id_)}" data-verdict="{css_class(state)}">'
+        f"<div>{shown}</div><div><p>{said}</p>"
+        f'<span class="soft">{source}</span>{why}{_soft(claim.note)}</div></div>'
     )
 
 
-def _note(text: str) -> str:
+def listed_claim(claim: Claim, states: Mapping[str, str], page: str) -> str:
+    """One line of the overview: the claim with its verdict at every scale."""
+    names = " ".join(css_class(state) for state in states.values()) or css_class(NOT_RUN)
+    badges = "".join(badge(state, scale) for scale, state in states.items()) or f'<span class="soft">{NOT_RUN}</span>'
+    target = f"{page}#{claim.id}" + (f"-{next(iter(states))}" if states else "")
+    return (
+        f'<li class="claim" data-verdict="{names}"><a href="{escape(target)}">{escape(claim.says)}</a> '
+        f'<span class="soft">{escape(claim.id)}</span><span class="badges">{badges}</span></li>'
+    )
+
+
+def _soft(text: str) -> str:
     return f'<p class="soft">{escape(text)}</p>' if text else ""
 
 
-def intervals(effects: Sequence[Effect]) -> str:
+def intervals(made: Sequence[Contrast]) -> str:
     """One line per comparison: what, its interval against the borders of what is claimed, the numbers."""
-    if not effects:
+    found = [(one, one.effect) for one in made if one.effect is not None]
+    if not found:
         return ""
-    ends, lines = [x for e in effects for x in (*_borders(e), *_ends(e))] or [0.0], ""
-    for e in effects:
-        shown = escape(text(e).removeprefix(e.what + ": "))
-        lines += f"<span>{escape(e.what)}</span>{_interval(e, min(ends), max(ends))}<span>{shown}</span>"
+    ends, lines = [x for _, e in found for x in (*_borders(e), *_ends(e))] or [0.0], ""
+    for one, e in found:
+        drawn = _interval(e, min(ends), max(ends))
+        lines += f"<span>{escape(e.what)}</span>{drawn}<span>{escape(_numbers(one, e))}</span>"
     lines = f'<div class="effects">{lines}</div>'
-    return lines if len(effects) <= 20 else fold("All comparisons", len(effects), lines)
+    return lines if len(found) <= 20 else fold("All comparisons", len(found), lines)
+
+
+def _numbers(one: Contrast, effect: Effect) -> str:
+    """+1.8 ± 0.5 points (claimed: above 1 points)"""
+    if effect.mean != effect.mean:
+        return "target not reached"
+    region = claimed(effect, *one.display).replace("-", "−")
+    return f"{effect.bound} {one.shown(effect.mean, effect.half)}{region}".strip()
 
 
 def _borders(effect: Effect) -> list[float]:
@@ -96,7 +137,7 @@ def _interval(effect: Effect, low: float, high: float) -> str:
     borders = "".join(f'<path class="zero" d="M{at(x)} 0V14"/>' for x in _borders(effect))
     left, right = map(at, _ends(effect))
     mean = f'<path d="M{left} 7H{right}"/><circle cx="{at(effect.mean)}" cy="7" r="2"/>'
-    return f'<svg class="ci {escape(effect.state)}" viewBox="0 0 122 14">{borders}{mean}</svg>'
+    return f'<svg class="ci {escape(effect.state)}" viewBox="0 0 122 14" aria-hidden="true">{borders}{mean}</svg>'
 
 
 def numbers(study: Study) -> str:

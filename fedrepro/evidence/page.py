@@ -1,29 +1,31 @@
-"""fedrepro report: results/index.html, one static page of all papers, from the records beside it.
+"""fedrepro report: an overview, index.html, and a page per paper, from the records beside them.
 
-No server, nothing from elsewhere: style, script and run records are inside, figures and CSV files beside it.
-Its content security policy lets only this style and this script in.
+No server, nothing from elsewhere: style, script and run records are inside, figures and CSV files beside them. The
+content security policy lets only this style and this script in.
 """
 
 import base64
 import hashlib
 import json
-import re
+import time
 from collections import Counter
-from functools import cache
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 
+import mistune
+
 from fedrepro.errors import bad
-from fedrepro.evidence import fragments, record, spec, tables
-from fedrepro.evidence.driver import web_page
-from fedrepro.evidence.fragments import NOT_RUN, STATES
+from fedrepro.evidence import forest, fragments, matrix, note, papers, record, spec, tables
+from fedrepro.evidence.export import web_page
+from fedrepro.evidence.fragments import STATES
+from fedrepro.evidence.papers import Paper, errata
 from fedrepro.evidence.record import Record
-from fedrepro.evidence.study import Study, recorded
+from fedrepro.evidence.study import Study
 from fedrepro.evidence.table import Table
 from fedrepro.simulation.store import write_atomically
 
-SCALES = spec.SCALES[:0:-1]  # the paper's own first; smoke is for CI
 EXPLAINED = {
     "paper": "the papers' own settings",
     "cpu": "up to two hours per notebook and seed on two CPU cores",
@@ -39,78 +41,181 @@ LINKS = {
     "_curves.csv": "curves CSV",
     "_gate.csv": "gate CSV",
 }
-ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
+SHOWN = 8  # comparisons of a paper on the overview
+HOME = Path(__file__).parent
+_markdown = mistune.create_markdown(escape=True, plugins=["table"])
+Say = Callable[[str], None]
 
 
-def build(folder: Path) -> Path:
-    """Write `folder`/index.html and each paper's README.md; executed notebooks become web pages beside them."""
+def build(folder: Path, say: Say = lambda line: None) -> Path:
+    """Write `folder`/index.html and, per paper, its page, note and README.md; executed notebooks become web pages."""
     record.check_path(folder)
-    papers = [Paper(name, folder) for name in spec.papers()]
-    if not any(paper.records for paper in papers):
+    started = time.monotonic()
+    found = [Paper(name, folder) for name in spec.papers()]
+    if not any(paper.records for paper in found):
         wanted = f"a folder with <scale>/<paper>/{record.RUNS}, such as results or results/local"
         raise bad("results", str(folder), wanted)
-    for paper in papers:
+    runs = sum(len(known.runs) for paper in found for known in paper.records.values())
+    say(f"read the record of {runs} runs in {time.monotonic() - started:.1f} s; judging claims and writing pages")
+    for paper in found:
+        begun = time.monotonic()
         for scale, known in paper.records.items():
             tables.write_readme(known.folder, list(paper.studies[scale].values()))
-    page = _page(papers)
+        note.write(folder, paper.id, paper.note)
+        size = _write(folder / paper.page, _paper_page(paper, found))
+        judged = sum(len(states) for states in paper.states.values())
+        say(f"{paper.page}: {judged} verdicts, {size >> 10} KiB, {time.monotonic() - begun:.1f} s")
     target = folder / "index.html"
-    write_atomically(target, lambda file: file.write(page.encode()))
+    size = _write(target, _overview(found))
+    say(f"index.html: {size >> 10} KiB; all in {time.monotonic() - started:.1f} s")
     return target
 
 
-class Paper:
-    """A paper's tables and claims, with what is recorded of them at each scale."""
-
-    def __init__(self, name: str, results: Path):
-        self.id, self.tables = name, spec.tables(name)
-        self.title = self.tables[0].title.partition(",")[0]
-        self.source = self.tables[0].source.partition(", Fig")[0].partition(", Table")[0].partition(", Section")[0]
-        folders = {scale: results / scale / name for scale in SCALES}
-        self.records = {scale: Record(path) for scale, path in folders.items() if (path / record.RUNS).exists()}
-        for known in self.records.values():
-            known.refuse_damage()
-        found = {scale: recorded(known) for scale, known in self.records.items()}
-        self.studies = {scale: {study.table.name: study for study in studies} for scale, studies in found.items()}
-        self.claims = [claim.id for table in self.tables for claim in table.claims()]
-
-    def count(self, scale: str) -> Counter:
-        judged = [one for study in self.studies[scale].values() for one in study.verdicts]
-        states = {claim.id: verdict.state for claim, verdict in judged}
-        return Counter(states.get(claim, NOT_RUN) for claim in self.claims)
+def _write(target: Path, text: str) -> int:
+    write_atomically(target, lambda file: file.write(text.encode()))
+    return len(text.encode())
 
 
-def _page(papers: list[Paper]) -> str:
-    home = Path(__file__).parent
-    scales = [scale for scale in SCALES if any(scale in paper.records for paper in papers)]
-    totals = {scale: sum((_counted(paper, scale) for paper in papers), Counter()) for scale in scales}
-    found = sum(totals.values(), Counter())
-    runs = {id_: run for paper in papers for known in paper.records.values() for id_, run in _runs(known).items()}
-    counted = (len(papers), "paper"), (sum(len(paper.claims) for paper in papers), "claim"), (len(runs), "training")
+def _page(title: str, header: str, contents: str, main: str, found: Sequence[Paper], runs: dict[str, dict]) -> str:
+    """The frame that all pages share; `found`: the papers whose claims can be filtered here."""
+    css, js = ((HOME / f"page.{kind}").read_text() for kind in ("css", "js"))
+    scales = [scale for scale in papers.SCALES if any(scale in paper.records for paper in found)]
+    here = sum((paper.count(scale) for paper in found for scale in scales), Counter())
     options = "".join(f'<option value="{scale}">{scale} scale</option>' for scale in scales)
-    css, js = ((home / f"page.{kind}").read_text() for kind in ("css", "js"))
-    return Template((home / "page.html").read_text()).substitute(
+    return Template((HOME / "page.html").read_text()).substitute(
         css=css,
         js=js,
         policy=f"default-src 'none'; img-src 'self' file:; style-src {_source(css)}; script-src {_source(js)}; "
         "base-uri 'none'; form-action 'none'",
-        counted=", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counted),
-        totals="".join(fragments.total(scale, totals[scale], EXPLAINED[scale]) for scale in scales),
-        links="".join(f'<a href="#{paper.id}">{escape(paper.title)}</a>' for paper in papers),
-        buttons="".join(fragments.button(state) for state in STATES if found[state]),
-        scales=f'<select id="scale"><option value="">all scales</option>{options}</select>' if len(scales) > 1 else "",
-        papers="".join(map(_paper, papers)),
+        title=escape(title),
+        header=header,
+        contents=contents,
+        buttons="".join(fragments.button(state) for state in STATES if here[state]),
+        scales=f'<select id="scale" aria-label="scale"><option value="">all scales</option>{options}</select>'
+        * (len(scales) > 1),
+        main=main,
         runs=json.dumps(runs, separators=(",", ":")).replace("<", "\\u003c"),
     )
-
-
-def _counted(paper: Paper, scale: str) -> Counter:
-    return paper.count(scale) if scale in paper.records else Counter({NOT_RUN: len(paper.claims)})
 
 
 def _source(text: str) -> str:
     """How a content security policy names an inline style or script; page.html begins each with a new line."""
     digest = hashlib.sha256(b"\n" + text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _linked(links: dict[str, str]) -> str:
+    return "".join(f'<li><a href="{escape(target)}">{escape(name)}</a></li>' for target, name in links.items())
+
+
+def _overview(found: Sequence[Paper]) -> str:
+    scales = [scale for scale in papers.SCALES if any(scale in paper.records for paper in found)]
+    totals = {scale: sum((paper.count(scale) for paper in found), Counter()) for scale in scales}
+    runs = {id_ for paper in found for known in paper.records.values() for id_ in known.runs}
+    claims = sum(len(paper.claims) for paper in found)
+    numbers = (len(found), "paper"), (claims, "claim"), (len(runs), "training")
+    counted = [f"{n} {what}{'s' * (n != 1)}" for n, what in numbers]
+    header = (
+        "<h1>Federated-learning papers, reproduced</h1>"
+        f"<p>{', '.join(counted)}. Does each method beat its baselines, "
+        "and how sure are we? First each paper's answer, then every claim.</p>"
+    )
+    glance, cards = _glance(found), "".join(map(_card, found))
+    listed = "".join(
+        f'<section class="paper"><h3>{escape(paper.title)}</h3><ul class="list">{_claim_list(paper)}</ul></section>'
+        for paper in found
+    )
+    bars = "".join(fragments.total(scale, totals[scale], EXPLAINED[scale]) for scale in scales)
+    main = (
+        f'{glance}{cards}<h2 id="totals">All verdicts</h2><div class="totals">{bars}</div>'
+        f'<h2 id="claims">All claims</h2>{listed}'
+    )
+    links = ({"#glance": "At a glance"} if glance else {}) | {f"#{paper.id}": paper.title for paper in found}
+    links |= {"#totals": "All verdicts", "#claims": "All claims"}
+    pages = {paper.page: paper.title for paper in found}
+    contents = f"<ul>{_linked(links)}</ul><h2>Papers in full</h2><ul>{_linked(pages)}</ul>"
+    return _page("fedrepro: federated-learning papers, reproduced", header, contents, main, found, {})
+
+
+def _claim_list(paper: Paper) -> str:
+    return "".join(fragments.listed_claim(claim, paper.states_of(claim), paper.page) for claim in paper.claims)
+
+
+def _card(paper: Paper) -> str:
+    """A paper's answer: the headline of its note and its main comparisons, those with its reference first."""
+    rows = sorted(_main(paper), key=lambda row: (not row.against_reference, row.pair is None))
+    plot = (
+        forest.plot([(row, paper.page) for row in rows[:SHOWN]])
+        if rows
+        else '<p class="soft">Nothing of this is measured yet.</p>'
+    )
+    more = f"{min(SHOWN, len(rows))} of {len(rows)} comparisons; all of them, " if len(rows) > SHOWN else ""
+    return f"""<section class="card" id="{paper.id}">
+<h2><a href="{paper.page}">{escape(paper.title)}</a></h2>
+<p class="soft">{_cited(paper)}</p>
+<p class="headline">{_inline(note.headline(paper.note))}</p>
+{plot}<p>{more}<a href="{paper.page}">note, tables, verdicts and runs of {escape(paper.title)}</a></p>
+</section>
+"""
+
+
+def _main(paper: Paper) -> list[forest.Row]:
+    """The comparisons whose numbers the paper prints; where it prints none of a table, those of two methods."""
+    printed = {row.study.table.name for row in paper.rows if row.paper is not None}
+    return [row for row in paper.rows if row.paper is not None or (row.pair and row.study.table.name not in printed)]
+
+
+def _glance(found: Sequence[Paper]) -> str:
+    """Of each paper and scale the first comparison with the reference, such as FedAvg."""
+    plots = []
+    for paper in found:
+        chosen = {row.study.scale: row for row in reversed(_main(paper)) if row.against_reference}
+        plots += [(chosen[scale], paper.page) for scale in papers.SCALES if scale in chosen]
+    return f'<section class="card" id="glance"><h2>At a glance</h2>{forest.plot(plots)}</section>' if plots else ""
+
+
+def _cited(paper: Paper) -> str:
+    source = escape(paper.source)
+    return f'<a href="{escape(paper.link)}" rel="external">{source}</a>' if paper.link else source
+
+
+def _inline(text: str) -> str:
+    return str(_markdown(text)).removeprefix("<p>").removesuffix("</p>\n")
+
+
+def _paper_page(paper: Paper, found: Sequence[Paper]) -> str:
+    totals = "".join(fragments.total(scale, paper.count(scale), EXPLAINED[scale]) for scale in paper.records)
+    totals = totals or '<p class="soft">Not measured yet.</p>'
+    header = (
+        f'<h1>{escape(paper.title)}</h1><p class="soft">{_cited(paper)} · <code>make reproduce-{paper.id}</code></p>'
+    )
+    parts = {"note": ("Reproduction note", _note(paper))}
+    if rows := _main(paper):
+        parts["comparisons"] = ("Main comparisons", forest.plot([(row, "") for row in rows]))
+    if methods := matrix.table(paper.rows):
+        hint = '<p class="soft">Percentage points of accuracy; each number leads to its runs.</p>'
+        parts["methods"] = ("Methods against baselines", hint + methods)
+    parts["verdicts"] = ("Verdicts by scale", f'<div class="totals">{totals}</div>')
+    parts["tables"] = ("Tables, figures and claims", "".join(_table(paper, table) for table in paper.tables))
+    parts["untestable"] = ("Claims that no experiment here can test", _untestable(paper))
+    parts["more"] = ("Deviations, errata, runs", f"{_deviations(paper)}{_errata(paper)}{_run_list(paper)}")
+    main = "".join(f'<section id="{id_}"><h2>{title}</h2>{body}</section>\n' for id_, (title, body) in parts.items())
+    links = {f"#{id_}": title for id_, (title, _) in parts.items()}
+    own = {f"#{table.name}": table.title.partition(", ")[2] or table.title for table in paper.tables}
+    others = {"index.html": "Overview"} | {other.page: other.title for other in found if other is not paper}
+    contents = (
+        f"<ul>{_linked(links)}</ul><h2>Tables</h2><ul>{_linked(own)}</ul><h2>Elsewhere</h2><ul>{_linked(others)}</ul>"
+    )
+    runs = {id_: run for known in paper.records.values() for id_, run in _runs(known).items()}
+    return _page(f"fedrepro: {paper.title}", header, contents, main, [paper], runs)
+
+
+def _note(paper: Paper) -> str:
+    """Its own title is the page's."""
+    text = paper.note.partition("\n")[2] if paper.note.startswith("# ") else paper.note
+    body = str(_markdown(text)).replace("<h2>", "<h3>").replace("</h2>", "</h3>")
+    body = body.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
+    return f'<div class="note">{body}</div>' if paper.note else '<p class="soft">No note is written yet.</p>'
 
 
 def _runs(known: Record) -> dict[str, dict]:
@@ -123,32 +228,19 @@ def _runs(known: Record) -> dict[str, dict]:
     return found
 
 
-def _paper(paper: Paper) -> str:
-    totals = "".join(fragments.total(scale, paper.count(scale), "") for scale in paper.records)
-    totals = totals or '<p class="soft">Not measured yet.</p>'
-    return f"""<section class="paper" id="{paper.id}">
-<h2>{escape(paper.title)}</h2>
-<p class="soft">{escape(paper.source)} · <code>make reproduce-{paper.id}</code></p>
-<div class="totals">{totals}</div>
-{"".join(_table(paper, table) for table in paper.tables)}
-{_deviations(paper)}{_errata(paper)}{_run_list(paper)}
-</section>
-"""
-
-
 def _table(paper: Paper, table: Table) -> str:
     here = {scale: found[table.name] for scale, found in paper.studies.items() if table.name in found}
     blocks = [_measured(paper, scale, study) for scale, study in here.items()]
-    if not blocks:
-        blocks = [f'<div class="measured">{fragments.claims([(claim, None) for claim in table.claims()])}</div>']
+    blocks = blocks or [f'<div class="measured">{fragments.open_claims(table.claims())}</div>']
     head = f"<h3>{escape(table.title)}</h3><p>{escape(table.question)}</p>"
-    return f'<section class="table" id="{paper.id}-{table.name}">{head}{"".join(blocks)}</section>\n'
+    return f'<section class="table" id="{table.name}">{head}{"".join(blocks)}</section>\n'
 
 
 def _measured(paper: Paper, scale: str, study: Study) -> str:
     folder, name = paper.records[scale].folder, study.table.name
     path = escape(f"{scale}/{paper.id}/{name}")
-    image = f'<img src="{path}.svg" alt="{escape(study.table.title)}" loading="lazy">'
+    alt = escape(f"Figure: {study.table.title}, measured at {scale} scale; its numbers are in the table below")
+    image = f'<img src="{path}.svg" alt="{alt}" loading="lazy">'
     figure = f'<figure><a href="{path}.svg">{image}</a></figure>' if (folder / f"{name}.svg").exists() else ""
     web_page(folder / f"{name}.ipynb")
     files = {suffix: words for suffix, words in LINKS.items() if (folder / f"{name}{suffix}").exists()}
@@ -160,9 +252,18 @@ def _measured(paper: Paper, scale: str, study: Study) -> str:
     numbers = f"<h4>{title}</h4>{numbers}" if size <= 20 else fragments.fold(title, size, numbers)
     return (
         f'<div class="measured" data-scale="{scale}"><p class="caption">{escape(tables.caption(study))}</p>'
-        f"{figure}<h4>Claims</h4>{fragments.claims(study.verdicts)}{numbers}"
+        f"{figure}<h4>Claims</h4>{fragments.measured_claims(study)}{numbers}"
         f'<div class="links">{links}</div></div>'
     )
+
+
+def _untestable(paper: Paper) -> str:
+    items = "".join(
+        f'<li id="{claim.id}"><b>{escape(claim.says)}</b> <span class="soft">{escape(claim.source)} · {claim.id}</span>'
+        f"<br>{escape(claim.untestable)}</li>"
+        for claim in paper.untestable
+    )
+    return f"<ul>{items}</ul>" if items else '<p class="soft">None.</p>'
 
 
 def _deviations(paper: Paper) -> str:
@@ -175,16 +276,6 @@ def _deviations(paper: Paper) -> str:
 
     items = "".join(f"<li><b>{escape(what)}.</b> {escape(why)}{link(ids)}</li>" for what, why, ids in unique)
     return fragments.fold("Where we differ from the paper, and why", len(unique), f"<ul>{items}</ul>")
-
-
-@cache
-def errata() -> dict[str, list[tuple[str, str, str]]]:
-    """paper -> (id, where, what), from docs/errata.md."""
-    path, found = spec.HOME / "docs" / "errata.md", {}
-    for section in re.split(r"^## \d+\. ", path.read_text(), flags=re.M)[1:] if path.exists() else []:
-        paper = re.split(r"\W", section, maxsplit=1)[0].lower()
-        found[paper] = [(m[1], m[2].strip(), m[3].strip()) for m in ERRATUM.finditer(section)]
-    return found
 
 
 def _errata(paper: Paper) -> str:

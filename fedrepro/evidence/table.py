@@ -51,6 +51,7 @@ class Table:
     title: str
     question: str  # that it answers
     source: str  # the paper, and where in it
+    link: str = ""  # to the paper: https://doi.org/..., https://arxiv.org/abs/...
     seeds: list[int]
     use: list[str] = field(default_factory=list)  # the axes and measures of _base.toml that it has
     run: Fields

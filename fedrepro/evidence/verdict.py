@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from fedrepro.evidence.claims import Claim
-from fedrepro.evidence.comparisons import Cells, select
+from fedrepro.evidence.comparisons import Cells, Comparison, select
 from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.statements import Number, Reported, Statement, Untestable
 from fedrepro.evidence.statistics import LEVEL, MOST_SEEDS, Estimate, decide, distances, estimate, seeds_needed
@@ -109,17 +109,19 @@ def text(effect: Effect) -> str:
         return f"{effect.what}: target not reached"
     value = f"{effect.mean:+.3g}" + ("" if effect.half is None else f" ± {effect.half:.3g}")
     unit = f" {effect.unit}" if effect.unit else ""
-    return f"{effect.what}: {effect.bound} {value}{unit}{_claimed(effect)}".replace(":  ", ": ")
+    return f"{effect.what}: {effect.bound} {value}{unit}{claimed(effect)}".replace(":  ", ": ")
 
 
-def _claimed(effect: Effect) -> str:
+def claimed(effect: Effect, times: float = 1.0, unit: str = "") -> str:
+    """` (claimed: above 1 points)`; nothing where only the sign is claimed."""
+    low, high, unit = effect.low * times, effect.high * times, f" {unit}" if unit else ""
     if effect.high == np.inf:
-        return "" if effect.low == 0 else f" (claimed: above {effect.low:.4g})"
+        return "" if effect.low == 0 else f" (claimed: above {low:.4g}{unit})"
     if effect.low == -np.inf:
-        return f" (claimed: below {effect.high:.4g})"
+        return f" (claimed: below {high:.4g}{unit})"
     if effect.low == -effect.high:
-        return f" (claimed: within ±{effect.high:.4g})"
-    return f" (claimed: {effect.low:.4g} to {effect.high:.4g})"
+        return f" (claimed: within ±{high:.4g}{unit})"
+    return f" (claimed: {low:.4g} to {high:.4g}{unit})"
 
 
 def judge(
@@ -142,25 +144,52 @@ def judge(
             return Verdict("not testable", scale, why=statement.why)
         if isinstance(statement, Number) and not statement.any_scale and scale != "paper":
             return Verdict("not testable", scale, why="an absolute number, judged at paper scale only")
-    parts = [(statement, measures[name]) for statement in claim.statements for name in statement.measure]
-    on_paper = sum(_count(*part, paper_cells, reported) for part in parts) if paper_cells else 0
-    several = len({measure.name for _, measure in parts}) > 1
+    parts = parts_of(claim, values, axes, measures, reported, untrained)
+    on_paper = sum(_count(p.statement, p.measure, paper_cells, reported) for p in parts) if paper_cells else 0
+    several = len({part.measure.name for part in parts}) > 1
     estimates, why = [], []
-    for statement, measure in parts:
-        known, reasons = _trained(values.loc[values["measure"] == measure.name], statement, measure, untrained)
-        why += reasons
-        if not reasons or len(select(known, statement.where)):
-            cells = Cells(known, axes)
-            made = statement.comparisons(measure, cells, reported)
-            why += [] if made else [f"the {scale} scale does not have these cells"]
-            name = f"[{measure.name}] " if several else ""
-            estimates += [replace(found, what=name + found.what) for found in estimate(made, cells, measure)]
+    for part in parts:
+        why += part.untrained
+        if part.cells is not None:
+            why += [] if part.made else [f"the {scale} scale does not have these cells"]
+            name = f"[{part.measure.name}] " if several else ""
+            found = estimate(part.made, part.cells, part.measure)
+            estimates += [replace(one, what=name + one.what) for one in found]
     if not estimates:
         return Verdict("not testable", scale, why="; ".join(dict.fromkeys(why)))
     effects = _effects(estimates)
     state = _most(effects) if claim.most else _conclusion(effects)
     state = "undecided" if why and state == "holds" else state
     return Verdict(state, scale, effects, "; ".join(dict.fromkeys(why)), on_paper)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One statement of a claim by one measure: the comparisons that it makes, in the order of a verdict's effects."""
+
+    statement: Statement
+    measure: Measure
+    cells: Cells | None  # None where all of them are in untrained panels
+    made: list[Comparison]
+    untrained: list[str]  # why it has to do without some cells
+
+
+def parts_of(
+    claim: Claim,
+    values: pd.DataFrame,
+    axes: dict[str, list[str]],
+    measures: dict[str, Measure],
+    reported: Reported = (),
+    untrained: Untrained = (),
+) -> list[Part]:
+    """What a claim compares in these values; the arguments are those of `judge`."""
+    parts = []
+    for statement, measure in [(s, measures[name]) for s in claim.statements for name in s.measure]:
+        known, why = _trained(values.loc[values["measure"] == measure.name], statement, measure, untrained)
+        cells = Cells(known, axes) if not why or len(select(known, statement.where)) else None
+        made = [] if cells is None else statement.comparisons(measure, cells, reported)
+        parts.append(Part(statement, measure, cells, made, why))
+    return parts
 
 
 def _count(statement: Statement, measure: Measure, places: Sequence[dict[str, str]], reported: Reported) -> int:

@@ -1,0 +1,157 @@
+"""The comparisons of a claim by the cells that they weigh: what a verdict's effects are about, ours and the paper's.
+
+A verdict has numbers and words. The forest plot, the matrix of methods and the notes need to know more of each
+effect: which cells it takes with which weight, the runs of these cells, and the same difference of the paper's numbers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from fedrepro.evidence import measures, statements, verdict
+from fedrepro.evidence.claims import Claim
+from fedrepro.evidence.comparisons import Comparison
+from fedrepro.evidence.measures import Measure
+from fedrepro.evidence.study import Plan, Study
+from fedrepro.evidence.verdict import Effect, Part, Untrained
+
+ACCURACIES = ("accuracy", "ema_accuracy", "personal_accuracy")
+LEVELS = (measures.Final, measures.Best, measures.Mean, measures.AtRound, measures.WithinBudget)  # an accuracy itself
+Labels = tuple[tuple[str, str], ...]  # of a cell: (axis, label) for every axis
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One comparison: its cells with their weights (NaN where it is no weighted sum), and the effect if measured."""
+
+    claim: Claim
+    statement: statements.Statement
+    measure: Measure
+    weights: Mapping[Labels, float]
+    what: str
+    unit: str | None  # of the comparison; None: the measure's
+    number: float  # the mean over seeds
+    effect: Effect | None = None
+
+    @cached_property
+    def key(self) -> tuple:
+        """Two contrasts with the same key compare the same cells in the same way."""
+        return self.claim.id, self.statement.kind, self.cells
+
+    @cached_property
+    def cells(self) -> tuple:
+        """What is compared, whichever claim does so: the measure, and the cells with their weights."""
+        return self.measure.name, *sorted((labels, f"{weight:.9g}") for labels, weight in self.weights.items())
+
+    @property
+    def sides(self) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+        """The cells that are added, and those that are taken off."""
+        plus, minus = ([dict(at) for at, w in self.weights.items() if w * sign > 0] for sign in (1, -1))
+        return plus, minus
+
+    @property
+    def is_main(self) -> bool:
+        """Whether it says which of two is more accurate."""
+        return type(self.statement) in (statements.Best, statements.Compare) and is_accuracy(self.measure)
+
+    def shown(self, value: float, half: float | None = None) -> str:
+        """A value of this comparison with its sign, interval and unit: `+1.8 ± 0.5 points`."""
+        times, unit = self.display
+        return f"{with_interval(times * value, half and times * half, '+')} {unit}".strip()
+
+    @property
+    def display(self) -> tuple[float, str]:
+        """Factor and unit in which a person reads it."""
+        times, unit = (100.0, "points") if is_accuracy(self.measure) else (1.0, self.measure.unit)
+        if isinstance(self.statement, statements.Saving):
+            return 100.0, "%"
+        if isinstance(self.statement, statements.Trend):
+            relative = isinstance(self.statement, statements.GapTrend) and self.statement.relative
+            times, unit = (1.0, "") if relative else (times, unit)
+            return times, f"{unit} per {self.statement.axis}".strip()
+        return (times, unit) if self.unit is None else (1.0, self.unit)
+
+
+def is_accuracy(measure: Measure) -> bool:
+    """Whether its values are accuracies, as fractions."""
+    kinds = isinstance(measure, LEVELS) and not isinstance(measure, measures.Gain)
+    return kinds and measure.column in ACCURACIES and not measure.unit
+
+
+def value_text(measure: Measure, value: float, half: float | None = None) -> str:
+    """A measured or reported number as a person reads it: `47.1 ± 0.3%`."""
+    times, unit = (100.0, "%") if is_accuracy(measure) else (1.0, f" {measure.unit}" if measure.unit else "")
+    return with_interval(times * value, half and times * half) + unit
+
+
+def with_interval(value: float, half: float | None, sign: str = "") -> str:
+    """`+1.83 ± 0.54`: two digits of the half-width, and as many decimals of the value; without any three, or four."""
+    if not half or not math.isfinite(half):
+        return f"{value:{sign}.{3 if sign else 4}g}".replace("-", "−")
+    decimals = min(max(1 - math.floor(math.log10(half)), 0), 6)
+    return f"{value:{sign}.{decimals}f} ± {half:.{decimals}f}".replace("-", "−")
+
+
+def measured(study: Study, claim: Claim, untrained: Untrained | None = None) -> list[Contrast]:
+    """Every effect of a claim's verdict; `untrained=()` also has those of panels in which nothing is trained yet."""
+    table = study.table
+    known = study.values, study.axes, study.measures, table.reported_rows()
+    if untrained is None:
+        untrained = study.untrained
+        found = next(one for own, one in study.verdicts if own.id == claim.id)
+    else:
+        found = verdict.judge(claim, study.values, study.scale, *known[1:], untrained=untrained)
+    if not found.effects:
+        return []
+    made = _made(claim, verdict.parts_of(claim, *known, untrained))
+    return [_contrast(claim, *one, effect) for one, effect in zip(made, found.effects, strict=True)]
+
+
+def planned(plan: Plan, claim: Claim) -> list[Contrast]:
+    """What a claim would compare if every cell of the plan were there; its numbers mean nothing."""
+    labels = [cell.labels for cell in plan.cells]
+    rows = [{**at, "measure": name, "seed": 0, "value": 1.0} for name in plan.measures for at in labels]
+    return _of_values(plan, claim, pd.DataFrame(rows))
+
+
+def reported(plan: Plan, claim: Claim) -> list[Contrast]:
+    """The same comparisons of the paper's numbers, where it prints one for every cell that a comparison takes."""
+    rows, printed = [], plan.table.reported_rows()
+    for cell in plan.cells:
+        for row in printed:
+            if not row["censored"] and all(row.get(axis, label) == label for axis, label in cell.labels.items()):
+                rows.append({**cell.labels, "measure": row["measure"], "seed": 0, "value": row["value"]})
+    return _of_values(plan, claim, pd.DataFrame(rows)) if rows else []
+
+
+def _of_values(plan: Plan, claim: Claim, values: pd.DataFrame) -> list[Contrast]:
+    if any(isinstance(statement, statements.Untestable) for statement in claim.statements):
+        return []
+    values = values.drop_duplicates([*plan.axes, "measure"])
+    parts = verdict.parts_of(claim, values, plan.axes, plan.measures, plan.table.reported_rows())
+    return [_contrast(claim, *one) for one in _made(claim, parts)]
+
+
+def _made(claim: Claim, parts: Sequence[Part]) -> list[tuple[Part, Comparison]]:
+    return [(part, comparison) for part in parts for comparison in part.made]
+
+
+def _contrast(claim: Claim, part: Part, made: Comparison, effect: Effect | None = None) -> Contrast:
+    assert part.cells is not None
+    weights = {}
+    for i in [int(i) for i in made.used.nonzero()[0]]:
+        labels = tuple((axis, str(part.cells.places.loc[i, axis])) for axis in part.cells.axes)
+        weights[labels] = float("nan") if made.weights is None else float(made.weights[i])
+    number = float(made.numbers.mean()) if effect is None else effect.mean
+    return Contrast(claim, part.statement, part.measure, weights, made.what, made.unit, number, effect)
+
+
+def runs_of(study: Study, contrast: Contrast) -> list[str]:
+    """The ids of the runs behind a comparison."""
+    cells = {labels for labels in contrast.weights}
+    taken = [cell for cell in study.cells if tuple(cell.labels.items()) in cells]
+    runs = [cell.run(seed) for cell in taken for seed in study.seeds]
+    return [run.id for run in runs if study.source.has(run)]

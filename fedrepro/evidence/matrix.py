@@ -1,0 +1,51 @@
+"""Methods against baselines: one row per method, panel and scale, one column per baseline."""
+
+from collections.abc import Sequence
+from html import escape
+
+from fedrepro.evidence.forest import Row
+from fedrepro.evidence.fragments import css_class, mark
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Differences in accuracy with their interval and state; each leads to its runs."""
+    pairs = [(row, row.pair) for row in rows if row.pair]
+    if not pairs:
+        return ""
+    baselines = list(dict.fromkeys(pair[2] for _, pair in pairs if pair))
+    lines: dict[tuple, dict[str, Row]] = {}
+    for row, pair in pairs:
+        if pair:
+            lines.setdefault(_line(row, pair[1]), {})[pair[2]] = row
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in baselines)
+    body = "".join(_row(key, cells, baselines) for key, cells in lines.items())
+    return (
+        '<div class="scroll" tabindex="0"><table class="matrix"><thead><tr><th scope="col">method minus baseline</th>'
+        f'<th scope="col">scale</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _line(row: Row, method: str) -> tuple[str, str, str]:
+    """Method, where, scale."""
+    title = row.study.table.title.partition(": ")[0].partition(", ")[2]
+    return method, ", ".join([title, *row.place, row.contrast.measure.name]), row.study.scale
+
+
+def _row(key: tuple[str, str, str], cells: dict[str, Row], baselines: Sequence[str]) -> str:
+    method, where, scale = key
+    found = "".join(_cell(cells.get(name)) for name in baselines)
+    head = f'<th scope="row">{escape(method)}<small>{escape(where)}</small></th>'
+    return f'<tr>{head}<td><span class="scale">{scale}</span></td>{found}</tr>'
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return "<td></td>"
+    state = {"open": "undecided", "": "not testable"}.get(row.state, row.state)
+    shown = escape(row.contrast.shown(row.effect.mean, row.effect.half))
+    runs = escape(f"#runs-{'.'.join(row.runs)}")
+    words = "not judged: the reference is not trained yet" if not row.state else state
+    return (
+        f'<td class="{css_class(state)}"><a href="{runs}">{shown.removesuffix(" points")}</a> '
+        f'<b title="{words}" aria-label="{words}">{mark(state).strip()}</b></td>'
+    )

@@ -1,0 +1,265 @@
+"""reproduce/<paper>/note.md -> results/<paper>.md: prose by hand, in which the build fills in every number.
+
+A placeholder is `{{kind key=value ...}}`, such as `{{verdict scale=cpu claim=dfl-c14}}`; see docs/add-a-paper.md.
+What has not been measured reads "not run yet". The first paragraph below the title is the headline of the report.
+"""
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedrepro.checks import choose
+from fedrepro.errors import BadInput
+from fedrepro.evidence import contrasts, spec
+from fedrepro.evidence.claims import Claim
+from fedrepro.evidence.contrasts import Contrast
+from fedrepro.evidence.study import Plan, Study
+from fedrepro.evidence.table import Table
+from fedrepro.evidence.verdict import word
+from fedrepro.simulation.store import write_atomically
+
+NOTE = "note.md"
+NOT_RUN = "not run yet"
+REPORTED = "reported"  # in place of a scale: the paper's own numbers
+SHORT = {"holds": "hold", "one seed": "with one seed only", "not testable": "not testable here"}
+PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.S)
+Studies = Mapping[str, Mapping[str, Study]]  # by scale and table
+Given = dict[str, str]
+
+
+def fill(tables: Sequence[Table], studies: Studies) -> str:
+    """The note of the paper with these tables, every placeholder filled in; empty if it has none."""
+    path = tables[0].path.with_name(NOTE)
+    if not path.exists():
+        return ""
+    shown = path.relative_to(spec.HOME) if path.is_relative_to(spec.HOME) else path
+    filler = Filler(tables, studies)
+
+    def filled(found: re.Match) -> str:
+        try:
+            return filler.text(found[1])
+        except BadInput as error:
+            raise BadInput(f"{shown}: {' '.join(found[0].split())}: {error}") from None
+
+    return PLACEHOLDER.sub(filled, path.read_text(encoding="utf-8"))
+
+
+def headline(text: str) -> str:
+    """The first paragraph of a note below its title, as one line."""
+    paragraphs = [part for part in re.split(r"\n\s*\n", text) if part.strip() and not part.lstrip().startswith("#")]
+    return " ".join(paragraphs[0].split()) if paragraphs else ""
+
+
+class Filler:
+    """What the placeholders of one paper's note stand for."""
+
+    def __init__(self, tables: Sequence[Table], studies: Studies):
+        self.studies, self.tables = studies, {table.name: table for table in tables}
+        self.homes = {claim.id: name for name, table in self.tables.items() for claim in table.claims()}
+        self.plan = cache(lambda table, scale: Plan(self.tables[table], scale))
+        self.planned, self.printed = cache(_of_claim(contrasts.planned)), cache(_of_claim(contrasts.reported))
+        self.known = cache(_of_claim(lambda study, claim: contrasts.measured(study, claim, ())))
+
+    def text(self, content: str) -> str:
+        """What `kind key=value ...` reads."""
+        try:
+            kind, *words = shlex.split(content) or [""]
+        except ValueError as error:
+            raise BadInput(f"{error}; values with blanks stand in double quotes") from None
+        function, needed, optional, labelled = KINDS[choose("placeholder", kind, KINDS)]
+        given = dict(self._pair(word) for word in words)
+        for key in needed:
+            if key not in given:
+                raise BadInput(f"{key}: is missing; needed: {', '.join(needed)}")
+        labels = {key: value for key, value in given.items() if key not in (*needed, *optional)}
+        if labels and not labelled:
+            raise BadInput(f"{next(iter(labels))}: is not a key; allowed: {', '.join((*needed, *optional))}")
+        return function(self, given, labels)
+
+    @staticmethod
+    def _pair(text: str) -> tuple[str, str]:
+        key, equal, value = text.partition("=")
+        if not equal:
+            raise BadInput(f"{text!r} is not valid; allowed: key=value")
+        return key, value
+
+    def _table(self, given: Given) -> str:
+        return choose("table", given["table"], self.tables)
+
+    def _scale(self, given: Given, *more: str) -> str:
+        return choose("scale", given["scale"], (*spec.SCALES, *more))
+
+    def _claim(self, given: Given, scale: str) -> tuple[Plan, Claim]:
+        plan = self.plan(self.homes[choose("claim", given["claim"], self.homes)], scale)
+        return plan, next(claim for claim in plan.table.claims() if claim.id == given["claim"])
+
+    def _study(self, table: str, scale: str) -> Study | None:
+        return self.studies.get(scale, {}).get(table)
+
+    @staticmethod
+    def _labels(plan: Plan, labels: Given) -> Given:
+        """As this scale names them; each must be on its axis."""
+        named = {}
+        for axis, label in labels.items():
+            choose("axis", axis, plan.axes)
+            named[axis] = choose(axis, plan.table.names.get(label, label), plan.axes[axis])
+        return named
+
+    def _cell(self, given: Given, labels: Given, scale: str) -> Given:
+        """The labels of one cell: those given, and those of axes with a single one."""
+        plan = self.plan(self._table(given), scale)
+        choose("measure", given["measure"], plan.measures)
+        single = {axis: names[0] for axis, names in plan.axes.items() if len(names) == 1}
+        named = single | self._labels(plan, labels)
+        if missing := [axis for axis in plan.axes if axis not in named]:
+            raise BadInput(f"{missing[0]}: is missing; allowed: {', '.join(plan.axes[missing[0]])}")
+        return named
+
+    def measured(self, given: Given, labels: Given) -> str:
+        scale = self._scale(given)
+        cell, study = self._cell(given, labels, scale), self._study(given["table"], scale)
+        rows = [] if study is None else _rows(study.summary, {"measure": given["measure"], **cell})
+        if study is None or not rows or pd.isna(rows[0]["measured"]):
+            return NOT_RUN if not rows else "target not reached"
+        half = rows[0]["interval"]
+        return contrasts.value_text(
+            study.measures[given["measure"]], rows[0]["measured"], None if pd.isna(half) else half
+        )
+
+    def reported(self, given: Given, labels: Given) -> str:
+        cell, plan = self._cell(given, labels, "paper"), self.plan(given["table"], "paper")
+        for row in plan.table.reported_rows():
+            if row["measure"] == given["measure"] and all(row.get(axis, at) == at for axis, at in cell.items()):
+                return contrasts.value_text(plan.measures[row["measure"]], row["value"]) + "+" * row["censored"]
+        raise BadInput(f"the paper prints no {given['measure']} of {' '.join(cell.values())}")
+
+    def effect(self, given: Given, labels: Given) -> str:
+        scale = self._scale(given, REPORTED)
+        plan, claim = self._claim(given, "paper" if scale == REPORTED else scale)
+        wanted = self._labels(plan, labels)
+        sides = [given[key] and plan.table.names.get(given[key], given[key]) for key in ("of", "over") if key in given]
+        asked = self.planned(plan, claim.id)
+        if "measure" in given:
+            choose("measure", given["measure"], {one.measure.name for one in asked})
+        if len(found := _matching(asked, wanted, sides, given.get("measure"))) != 1:
+            names = {label for one in asked for side in one.sides for at in side for label in at.values()}
+            raise BadInput(
+                f"{len(found)} comparisons of {claim.id} at {scale} scale are so; one is needed, "
+                f"by measure, of, over and labels among: {', '.join(sorted(names)) or 'none'}"
+            )
+        if scale == REPORTED:
+            numbers = {one.key: one for one in self.printed(plan, claim.id)}
+            if found[0].key not in numbers:
+                raise BadInput("the paper does not print all numbers of this comparison")
+            return found[0].shown(numbers[found[0].key].number)
+        study = self._study(plan.table.name, scale)
+        known = self.known(study, claim.id) if study else []
+        here = _matching(known, wanted, sides, given.get("measure"))
+        effect = here[0].effect if len(here) == 1 else None
+        if effect is None:
+            return NOT_RUN
+        return f"{effect.bound} {here[0].shown(effect.mean, effect.half)}".strip()
+
+    def verdict(self, given: Given, labels: Given) -> str:
+        scale = self._scale(given)
+        plan, claim = self._claim(given, scale)
+        study = self._study(plan.table.name, scale)
+        return _verdicts(study)[claim.id].word if study else NOT_RUN
+
+    def reason(self, given: Given, labels: Given) -> str:
+        scale = self._scale(given)
+        plan, claim = self._claim(given, scale)
+        study = self._study(plan.table.name, scale)
+        return _verdicts(study)[claim.id].reason if study else NOT_RUN
+
+    def gate(self, given: Given, labels: Given) -> str:
+        scale, table = self._scale(given), self._table(given)
+        plan = self.plan(table, scale)
+        if plan.table.gate is None:
+            raise BadInput(f"{table} has no [gate]")
+        wanted, study = self._labels(plan, labels), self._study(table, scale)
+        panels = [
+            g for g in (study.gates if study else []) if all(g.panel.get(a, at) == at for a, at in wanted.items())
+        ]
+        words = [f"{g.words}{' at ' * bool(g.panel) + ' '.join(g.panel.values())}" for g in panels]
+        return "; ".join(words) or NOT_RUN
+
+    def counts(self, given: Given, labels: Given) -> str:
+        scale = self._scale(given)
+        ids = [claim.id for table in self.tables.values() for claim in table.claims() if not claim.untestable]
+        here = self.studies.get(scale, {}).values()
+        states = {id_: found.state for study in here for id_, found in _verdicts(study).items()}
+        counted = Counter(states.get(id_, NOT_RUN) for id_ in ids)
+        words = [f"{n} {SHORT.get(s, s) if scale != 'paper' else word(s, scale)}" for s, n in counted.most_common()]
+        return f"{', '.join(words)} (of {len(ids)} claims that an experiment can test)"
+
+    def runs(self, given: Given, labels: Given) -> str:
+        ids = {run.id for study in self._chosen(given) for run in study.runs()}
+        return _number(len(ids), "run")
+
+    def seeds(self, given: Given, labels: Given) -> str:
+        return _number(max((len(study.seeds) for study in self._chosen(given)), default=0), "seed")
+
+    def _chosen(self, given: Given) -> list[Study]:
+        here = self.studies.get(self._scale(given), {})
+        names = [self._table(given)] if "table" in given else list(here)
+        return [here[name] for name in names if name in here]
+
+
+def _of_claim(function: Callable[[Any, Claim], list[Contrast]]) -> Callable[[Plan, str], list[Contrast]]:
+    """The same by the claim's id, which can be the key of a cache."""
+    return lambda plan, id_: function(plan, next(claim for claim in plan.table.claims() if claim.id == id_))
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}" if count else NOT_RUN
+
+
+def _rows(table: pd.DataFrame, labels: Given) -> list[dict]:
+    return [row for row in table.to_dict("records") if all(row[key] == value for key, value in labels.items())]
+
+
+def _verdicts(study: Study) -> dict:
+    return {claim.id: found for claim, found in study.verdicts}
+
+
+def _matching(found: Sequence[Contrast], labels: Given, sides: Sequence[str], measure: str | None) -> list[Contrast]:
+    """Those that take a cell with each of these labels and have `of` and `over`, if given, on their two sides."""
+    kept = []
+    for one in found:
+        cells = [dict(at) for at in one.weights]
+        named = all(any(cell[axis] == label for cell in cells) for axis, label in labels.items())
+        right = all(_all_have(side, label) for side, label in zip(one.sides, sides, strict=False))
+        kept += [one] if named and right and measure in (None, one.measure.name) else []
+    return kept
+
+
+def _all_have(cells: list[dict[str, str]], label: str) -> bool:
+    return bool(cells) and all(label in cell.values() for cell in cells)
+
+
+KINDS: dict[str, tuple[Callable[[Filler, Given, Given], str], tuple[str, ...], tuple[str, ...], bool]] = {
+    # kind: what fills it in, the keys that it needs, those that it may have, whether labels by axis may follow
+    "measured": (Filler.measured, ("scale", "table", "measure"), (), True),
+    "reported": (Filler.reported, ("table", "measure"), (), True),
+    "effect": (Filler.effect, ("scale", "claim"), ("of", "over", "measure"), True),
+    "verdict": (Filler.verdict, ("scale", "claim"), (), False),
+    "reason": (Filler.reason, ("scale", "claim"), (), False),
+    "gate": (Filler.gate, ("scale", "table"), (), True),
+    "counts": (Filler.counts, ("scale",), (), False),
+    "runs": (Filler.runs, ("scale",), ("table",), False),
+    "seeds": (Filler.seeds, ("scale",), ("table",), False),
+}
+
+
+def write(folder: Path, paper: str, text: str) -> None:
+    """A filled note as `folder`/<paper>.md."""
+    if text:
+        made = f"<!-- Made by `make report` from reproduce/{paper}/{NOTE}; do not edit. -->\n"
+        write_atomically(folder / f"{paper}.md", lambda file: file.write((made + text).encode()))

@@ -1,0 +1,123 @@
+"""The forest plot and the matrix: the paper's difference by its own CSV, ours by hand from the values."""
+
+import csv
+import re
+
+import pytest
+
+import results
+from fedrepro.evidence import forest, matrix, spec
+from fedrepro.evidence.contrasts import with_interval
+from fedrepro.evidence.record import Record
+from fedrepro.evidence.study import Study
+
+LEVELS = {"fedavg": 0.50, "fedprox": 0.503, "fedmlb": 0.518, "fedbr": 0.49, "moon": 0.495}
+
+
+def level(run):
+    """Central training comes to 62%; where the same ten clients always take part nothing is trained."""
+    if run.clients == 1:
+        return 0.62
+    return LEVELS.get(run.method, 0.5) - 0.3 * (run.clients == 10)
+
+
+@pytest.fixture(scope="module")
+def source(smoke):
+    return results.Made(Record(smoke / "results/smoke/fedbr"), level)
+
+
+@pytest.fixture(scope="module")
+def fedmlb(source):
+    return Study("fedmlb/table2_local_objectives", "cpu", 3, source)
+
+
+@pytest.fixture(scope="module")
+def fedbr(source):
+    return Study("fedbr/fig3_convergence", "cpu", 3, source)
+
+
+def accuracies(study, **labels):
+    rows = study.of("accuracy")
+    for axis, label in labels.items():
+        rows = rows[rows[axis] == label]
+    return rows.set_index("seed")["value"]
+
+
+def test_the_papers_difference_is_that_of_its_table(fedmlb):
+    with open(spec.REPRODUCE / "fedmlb/reported/table2.csv", newline="") as file:
+        printed = {
+            line["method"]: float(line["value"])
+            for line in csv.DictReader(file)
+            if line["clients"] == "100" and line["round"] == "1000" and line["metric"].startswith("test_accuracy")
+        }
+    rows = [row for row in forest.rows(fedmlb) if row.pair and row.contrast.measure.name == "accuracy"]
+    found = {row.pair[2]: row for row in rows if row.pair[1] == "FedMLB"}
+    assert set(found) == set(fedmlb.axes["method"]) - {"FedMLB"}
+    for row in rows:
+        _, method, baseline = row.pair
+        assert 100 * row.paper == pytest.approx(printed[method] - printed[baseline])
+    assert round(100 * found["FedAvg"].paper, 2) == 6.75  # 54.58 - 47.83
+
+
+def test_ours_is_the_mean_difference_over_seeds(fedmlb):
+    for row in forest.rows(fedmlb):
+        if row.pair and row.contrast.measure.name == "accuracy":
+            ours = accuracies(fedmlb, method=row.pair[1]) - accuracies(fedmlb, method=row.pair[2])
+            assert row.effect.mean == pytest.approx(ours.mean(), abs=1e-12)
+            assert len(row.runs) == 2 * 3 and row.judged
+            assert ("fedmlb-c08" in row.claims) == (row.pair[1] == "FedMLB")
+
+
+def test_what_the_gate_refused_is_hollow(fedbr):
+    """Both readings are drawn; only the trained one is judged, and only it is in the verdict."""
+    rows = [row for row in forest.rows(fedbr) if row.contrast.measure.name == "accuracy"]
+    assert {row.place[0]: row.judged for row in rows} == {"sampled clients": True, "all clients": False}
+    verdict = dict((claim.id, found) for claim, found in fedbr.verdicts)["fedbr-c04"]
+    assert not any("all clients" in effect.what for effect in verdict.effects)
+    drawn = forest.plot([(row, "") for row in rows])
+    assert drawn.count('<circle class="ours hollow"') - 1 == sum(
+        not row.judged for row in rows
+    )  # and one in the legend
+    assert drawn.count("– not judged") == sum(not row.judged for row in rows)
+
+
+def test_every_row_has_words_and_leads_to_its_claim_and_runs(fedmlb):
+    rows = forest.rows(fedmlb)
+    drawn = forest.plot([(row, "fedmlb.html") for row in rows])
+    assert drawn.count('role="img"><title>') == len(rows)
+    for row in rows:
+        assert f'href="fedmlb.html#{row.claims[0]}-cpu"' in drawn and f"#runs-{'.'.join(row.runs)}" in drawn
+    assert "FedMLB − FedAvg: ours +" in drawn and "the paper +6.75 points" in drawn
+
+
+def test_points_lie_where_their_numbers_say(fedmlb):
+    (row,) = [row for row in forest.rows(fedmlb) if row.pair == ("method", "FedMLB", "FedAvg") and row.paper][:1]
+    drawn = forest._drawing(row, -2.0, 8.0, [-2.0, 0.0, 8.0], "")
+    left, width = forest.EDGE, forest.WIDTH - 2 * forest.EDGE
+
+    def at(value):
+        return pytest.approx(left + width * (value + 2) / 10, abs=0.06)
+
+    assert float(re.search(r'circle class="ours" cx="([\d.]+)"', drawn)[1]) == at(100 * row.effect.mean)
+    assert float(re.search(r'class="theirs" d="M([\d.]+)', drawn)[1]) == at(100 * row.paper)
+    ends = re.search(r'path class="ours" d="M([\d.]+) [\d.]+H([\d.]+)"', drawn)
+    assert float(ends[1]) == at(100 * (row.effect.mean - row.effect.half))
+    assert float(ends[2]) == at(100 * (row.effect.mean + row.effect.half))
+    assert "L" in forest._point(20.0, -2.0, 8.0, "", round_=True)  # beyond the axis: an arrow, no circle
+
+
+def test_the_matrix_has_methods_against_baselines(fedbr):
+    rows = forest.rows(fedbr)
+    table = matrix.table(rows)
+    heads = re.findall(r'<th scope="col">([^<]+)</th>', table)[2:]
+    assert set(heads) == set(fedbr.axes["method"]) - {"FedBR"}
+    for row in rows:
+        shown = with_interval(100 * row.effect.mean, 100 * row.effect.half, "+")
+        assert f'href="#runs-{".".join(row.runs)}">{shown}</a>' in table
+    assert table.count("not judged: the reference is not trained yet") == 2 * sum(not row.judged for row in rows)
+    assert matrix.table([]) == ""
+
+
+def test_one_seed_is_its_own_state(source):
+    rows = forest.rows(Study("fedmlb/table2_local_objectives", "cpu", 1, source))
+    assert {row.state for row in rows} == {"one seed"} and "1 one seed" in forest.plot([(rows[0], "")])

@@ -1,0 +1,132 @@
+"""Reproduction notes: every placeholder of every paper is right, and says what the studies say."""
+
+import pytest
+
+import results
+from fedrepro.errors import BadInput
+from fedrepro.evidence import note, spec, tables
+from fedrepro.evidence.record import Record
+from fedrepro.evidence.study import Study
+
+
+def level(run):
+    return 0.62 if run.clients == 1 else 0.53 if run.method == "dfl" else 0.15 if run.method == "fd" else 0.5
+
+
+@pytest.fixture(scope="module")
+def dfl():
+    return spec.tables("dfl")
+
+
+@pytest.fixture(scope="module")
+def study(smoke):
+    """Table III at cpu scale, CIFAR-10 alone: what the campaign has first."""
+    source = results.Made(Record(smoke / "results/smoke/fedbr"), level)
+    source.has = lambda run: run.data == "cifar10"
+    return Study("dfl/table3_noniid", "cpu", 3, source)
+
+
+@pytest.fixture(scope="module")
+def filler(dfl, study):
+    return note.Filler(dfl, {"cpu": {study.table.name: study}})
+
+
+@pytest.mark.parametrize("paper", ["ama", "dfl", "fedbr", "fedmlb", "kapc"])
+def test_a_note_without_any_run_is_whole(paper):
+    text = note.fill(spec.tables(paper), {})
+    assert "{{" not in text and "not run yet" in text
+    headline = note.headline(text)
+    assert headline.endswith(".") and len(headline) < 450
+    heads = [line for line in text.splitlines() if line.startswith("## ")]
+    assert heads == [
+        f"## {head}"
+        for head in ("What the paper claims", "What we ran", "What holds and what does not", "What decides it",
+                     "Errata that matter", "How to repeat")
+    ]  # fmt: skip
+
+
+def test_numbers_are_those_of_the_study(filler, study):
+    summary = study.summary
+    (row,) = summary[(summary["measure"] == "accuracy") & (summary["method"] == "DFL")].to_dict("records")
+    shown = filler.text("measured scale=cpu table=table3_noniid measure=accuracy dataset=CIFAR-10 method=DFL")
+    assert shown.startswith(f"{100 * row['measured']:.1f}"[:4]) and shown.endswith("%") and " ± " in shown
+    effects = tables.effects(study).set_index(["claim", "what"])
+    lead = effects.loc[("dfl-c14", "CIFAR-10 CNN DFL − FedAvg")]
+    shown = filler.text("effect scale=cpu claim=dfl-c14 of=DFL over=FedAvg dataset=CIFAR-10")
+    mean, half = shown.removesuffix(" points").split(" ± ")
+    assert float(mean) == pytest.approx(100 * lead["mean"], abs=0.05)
+    assert float(half) == pytest.approx(100 * lead["half"], rel=0.06)
+    assert filler.text("runs scale=cpu") == f"{len({run.id for run in study.runs()})} runs"
+    assert filler.text("seeds scale=cpu table=table3_noniid") == "3 seeds"
+
+
+def test_words_are_those_of_the_verdicts(filler, study):
+    verdicts = {claim.id: found for claim, found in study.verdicts}
+    for id_ in ("dfl-c13", "dfl-c14", "dfl-c15"):
+        assert filler.text(f"verdict scale=cpu claim={id_}") == verdicts[id_].word
+        assert filler.text(f"reason scale=cpu claim={id_}") == verdicts[id_].reason
+    (gate,) = study.gates
+    assert filler.text("gate scale=cpu table=table3_noniid dataset=CIFAR-10") == gate.words
+    counts = filler.text("counts scale=cpu")
+    testable = [claim for table in filler.tables.values() for claim in table.claims() if not claim.untestable]
+    assert f"of {len(testable)} claims" in counts and sum(map(int, note.re.findall(r"(\d+) [a-z]", counts))) >= len(
+        testable
+    )
+
+
+def test_the_papers_numbers_are_those_it_prints(filler):
+    """Table III, CNN on CIFAR-10: DFL beats FedAvg by 7.06, SCAFFOLD by 5.73, FedGen by 9.68 (V-B2)."""
+    for baseline, printed in {"FedAvg": "+7.06", "SCAFFOLD": "+5.73", "FedGen": "+9.68"}.items():
+        said = f"effect scale=reported claim=dfl-c14 of=DFL over={baseline} dataset=CIFAR-10 model=CNN"
+        assert filler.text(said) == f"{printed} points"
+    assert filler.text("reported table=table3_noniid measure=accuracy dataset=CIFAR-10 model=CNN method=FD") == "11.53%"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["measured scale=paper table=table3_noniid measure=accuracy dataset=MNIST model=CNN method=DFL",
+     "measured scale=cpu table=table3_noniid measure=accuracy dataset=MNIST method=DFL",
+     "effect scale=paper claim=dfl-c14 of=DFL over=FedAvg dataset=CIFAR-10 model=CNN",
+     "verdict scale=paper claim=dfl-c14",
+     "effect scale=cpu claim=dfl-c14 of=DFL over=FedAvg dataset=MNIST", "runs scale=paper", "seeds scale=paper",
+     "gate scale=paper table=table3_noniid", "verdict scale=cpu claim=dfl-c04"],
+)  # fmt: skip
+def test_what_is_not_measured_says_so(filler, words):
+    assert filler.text(words) == "not run yet"
+
+
+BAD = {
+    "verdikt scale=cpu claim=dfl-c14": "placeholder: 'verdikt' is not valid; did you mean verdict? allowed: counts",
+    "verdict scale=big claim=dfl-c14": "scale: 'big' is not valid; allowed: cpu, paper, reduced, smoke",
+    "verdict scale=cpu": "claim: is missing; needed: scale, claim",
+    "verdict scale=cpu claim=dfl-c99": "claim: 'dfl-c99' is not valid",
+    "verdict scale=cpu claim=dfl-c14 method=DFL": "method: is not a key; allowed: scale, claim",
+    "measured scale=cpu table=table9 measure=accuracy": "table: 'table9' is not valid",
+    "measured scale=cpu table=table3_noniid measure=speed": "measure: 'speed' is not valid",
+    "measured scale=cpu table=table3_noniid measure=accuracy dataset=MNIST": "method: is missing; allowed: FedAvg, FD",
+    "measured scale=cpu table=table3_noniid measure=accuracy dataset=MNIST method=DFL2": "method: 'DFL2' is not valid",
+    "measured scale=cpu table=table3_noniid measure=accuracy colour=red": "axis: 'colour' is not valid",
+    "effect scale=cpu claim=dfl-c14 of=DFL": "16 comparisons of dfl-c14 at cpu scale are so; one is needed",
+    "effect scale=cpu claim=dfl-c14 of=DFL over=Nobody": "0 comparisons",
+    'reported table=table2_iid measure="gain after the early rounds" dataset=MNIST model=CNN method=DFL': "prints no",
+    "gate scale=cpu table=table4_communication": "table4_communication has no [gate]",
+    "runs cpu": "'cpu' is not valid; allowed: key=value",
+    'runs scale="cpu': "No closing quotation",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_wrong_placeholder_is_refused_in_one_line(dfl, tmp_path, words):
+    """The line names the file, the placeholder and what is allowed."""
+    given = [table for table in dfl]
+    given[0] = spec.dataclasses.replace(given[0], path=tmp_path / "dfl" / given[0].path.name)
+    (tmp_path / "dfl").mkdir()
+    (tmp_path / "dfl/note.md").write_text(f"# DFL\n\nIt is {{{{{words}}}}}.\n")
+    with pytest.raises(BadInput) as found:
+        note.fill(given, {})
+    line = str(found.value)
+    assert "\n" not in line and f"dfl/note.md: {{{{{words}}}}}: " in line and BAD[words] in line
+
+
+def test_no_note_is_no_text(dfl, tmp_path):
+    assert note.fill([spec.dataclasses.replace(dfl[0], path=tmp_path / "dfl/table.toml")], {}) == ""
