@@ -115,6 +115,23 @@ def test_a_changed_class_helper_model_or_data_set_is_another_run(tmp_path, monke
     assert Run(**settings).id != first.id and not list(tmp_path.iterdir())
 
 
+def test_a_cell_that_is_edited_and_run_again_replaces_the_class():
+    register_method()
+    before = Run(**SMALL, method="half")
+    trained = train(before, workers=1).digest
+
+    @fedrepro.method
+    class Half(FedAvg):
+        share: float = hp(0.5, high=1.0)
+
+        def aggregate(self, server, uploads, r):
+            return {**server, "w": server["w"] * self.share}
+
+    after = Run(**SMALL, method="half")
+    assert after.id != before.id and train(after, workers=1).digest != trained
+    assert type(methods.build("half")) is Half
+
+
 def test_the_checksum_covers_bases_nested_code_and_what_they_use(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     source = """

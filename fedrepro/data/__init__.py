@@ -113,7 +113,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         raise bad("data", text, ", ".join(names()))
     name, known = text.partition(":")[0], names()
     if name not in known:
-        raise bad("data", name, f"{', '.join(known)}; register your own first (fedrepro.data.register)", known)
+        raise bad("data", name, f"{', '.join(sorted(known))}; register your own first (fedrepro.data.register)", known)
     defaults = builtin.SYNTHETIC if name == "synthetic" else {}
     name, options = parse_options("data", text, {**defaults, "substitute_for": ""})
     if "substitute_for=" in text:

@@ -78,7 +78,7 @@ class Comparison:
         return f"<Comparison: {self.methods[0]} against {', '.join(self.methods[1:])}; seeds {self.seeds}>"
 
     def _repr_html_(self) -> str:
-        return self.table.to_html(index=False, float_format=lambda value: f"{value:.4f}")
+        return self.table.to_html(index=False, na_rep="", float_format=lambda value: f"{value:.4f}")
 
     @property
     def scores(self) -> pd.DataFrame:
