@@ -133,7 +133,7 @@ def test_a_deleted_table_is_found_and_one_that_was_never_made_is_said(folder, ca
     code, out = verify(folder.parents[1], capsys)
     assert code == 0
     assert "not measured at this scale: fig3_convergence, fig4_gmbs_vs_random" in out
-    assert "smoke: not measured at this scale: ama, dfl, fedmlb, kapc" in out
+    assert "smoke: not measured at this scale: ama, arena, dfl, fedmlb, kapc" in out
     for path in folder.glob(f"{TABLE}*"):
         path.unlink()
     code, out = verify(folder.parents[1], capsys)
