@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed
 PROCS  ?= 2
 SCALE  ?= $(or $(FEDREPRO_SCALE),reduced)
 MINUTES ?= 5
+SLOW    := verify reproduce evidence exercises storm page tune portable lab docs explore store cluster trial engine data \
+  cli references judge_simulated readme papers_own_numbers  # whole programs, kills, notebooks, thousands of draws
 PAPERS := $(notdir $(patsubst %/,%,$(wildcard reproduce/*/)))
 
 # $(call reproduce,PAPER); SCALE, SEEDS, WORKERS, TABLE, FRESH=1, ENGINE=ray and ADDRESS come from the command line
@@ -14,7 +16,8 @@ reproduce = $(BIN)/fedrepro reproduce $(1) --scale $(SCALE) $(if $(SEEDS),--seed
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(ADDRESS),--address $(ADDRESS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report docs bench reproduce \
+.PHONY: help setup test test-fast evidence evidence-status storm test-notebooks test-browser lab lab-smoke index lint report \
+  docs bench reproduce people \
   $(PAPERS:%=reproduce-%) clean
 
 help: ## list the targets
@@ -47,6 +50,9 @@ test: setup lint ## run the whole test suite (no download needed)
 	$(BIN)/python -m pytest -n $(PROCS) $(ARGS)
 	@$(MAKE) --no-print-directory test-notebooks
 
+test-fast: setup ## the tests that take seconds: methods, models, splits, specs, statistics (under a minute)
+	$(BIN)/python -m pytest -n $(PROCS) $(SLOW:%=--ignore=tests/test_%.py) $(ARGS)
+
 evidence: setup ## train the evidence list (BUDGET=150m), then write results/<scale>/ to be committed
 	nice -n 19 $(BIN)/fedrepro evidence $(if $(BUDGET),--budget $(BUDGET)) $(if $(WORKERS),--workers $(WORKERS))
 
@@ -60,6 +66,9 @@ test-notebooks: setup ## execute every notebook at smoke scale
 	@rm -rf .cache/smoke
 	FEDREPRO_SCALE=smoke FEDREPRO_WORKERS=1 FEDREPRO_STORE=$(CURDIR)/.cache/smoke/runs \
 	  $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 notebooks
+
+people: setup ## play three people: a fresh clone, the wheel elsewhere, a notebook beside the clone (some minutes)
+	FEDREPRO_PEOPLE=all $(BIN)/python -m pytest -rs tests/test_people.py $(ARGS)
 
 test-browser: setup ## drive every lesson in a real browser; pictures in .cache/browser (needs chromium)
 	$(BIN)/python -m pytest -rs tests/browser $(ARGS)
@@ -78,9 +87,10 @@ lab-smoke: setup ## check that JupyterLab starts and answers
 index: setup ## write notebooks/index.ipynb, the map of all notebooks (ARGS=--thumbnails draws its pictures)
 	$(BIN)/python -m fedrepro.lessons.index $(ARGS)
 
-lint: setup ## check style with ruff
+lint: setup ## check style with ruff and types with basedpyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check fedrepro tests
+	$(BIN)/basedpyright
 
 report: setup ## build index.html, an overview, and a page per paper (FOLDER=results/local: of your own runs)
 	$(BIN)/fedrepro report $(FOLDER)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for editors; at run time each is imported when it is first used
     from fedrepro import data, methods, models
     from fedrepro.errors import BadInput, Diverged, Failure
-    from fedrepro.methods import FedAvg, Local, Round, Upload, build, hp
+    from fedrepro.methods import FedAvg, Local, Round, Upload, build, hp, method
+    from fedrepro.models import model
     from fedrepro.simulation.result import Result
     from fedrepro.simulation.run import Run
     from fedrepro.simulation.session import rounds, serve, train
@@ -29,7 +30,9 @@ __all__ = [
     "build",
     "data",
     "hp",
+    "method",
     "methods",
+    "model",
     "models",
     "rounds",
     "serve",
@@ -38,7 +41,8 @@ __all__ = [
 ]
 _HOME = dict.fromkeys(("data", "methods", "models"), "") | {
     **dict.fromkeys(("BadInput", "Diverged", "Failure"), "errors"),
-    **dict.fromkeys(("FedAvg", "Local", "Round", "Upload", "build", "hp"), "methods"),
+    **dict.fromkeys(("FedAvg", "Local", "Round", "Upload", "build", "hp", "method"), "methods"),
+    "model": "models",
     "Result": "simulation.result",
     "Run": "simulation.run",
     **dict.fromkeys(("rounds", "serve", "train"), "simulation.session"),

@@ -11,6 +11,7 @@ from fedrepro.errors import bad
 from fedrepro.simulation.run import Run
 
 DEFAULT_STORE = "runs"
+GIVEN = [f for f in fields(Run) if f.init]
 TEXT = {f.name for f in fields(Run) if f.type in ("str", str)} | {"bandwidth", "download", "compute", "personal"}
 
 
@@ -86,6 +87,13 @@ def _verify(verify: Parser) -> None:
     _workers(verify)
 
 
+def lab_options(lab: argparse.ArgumentParser) -> None:
+    lab.add_argument("--class", dest="student", metavar="NAME", help="open this student's own copy of the notebooks")
+    lab.add_argument("--reset", action="store_true", help="give the student a clean copy; the old one is set aside")
+    lab.add_argument("--app", action="store_true", help="the lessons without code, by Voila")
+    lab.add_argument("--smoke", action="store_true", help="only see whether JupyterLab answers")
+
+
 def _bench(bench: Parser) -> None:
     bench.add_argument("--repeats", type=literal, default=3, help="repeats; the median counts (default: %(default)s)")
     bench.add_argument("--quick", action="store_true", help="small settings, to see that it works")
@@ -95,7 +103,10 @@ def _bench(bench: Parser) -> None:
 
 def _training(command: Parser) -> None:
     """Every field of a Run, and how to train it."""
-    for f in fields(Run):
+    command.add_argument(
+        "--config", metavar="FILE", help="a run as TOML (Run.save); options given here replace its fields"
+    )
+    for f in GIVEN:
         if f.name == "hp":
             hp = "a hyperparameter of the method (may be repeated)"
             command.add_argument("--hp", action="append", default=[], metavar="NAME=VALUE", help=hp)
@@ -184,6 +195,12 @@ COMMANDS = {  # name: (summary, description, example, what it accepts)
         "fedrepro verify results/ --sample 3 --seed 0",
         _verify,
     ),
+    "lab": (
+        "open the notebooks in JupyterLab",
+        "Open the notebooks in JupyterLab: those of the clone, or a copy of them in the folder notebooks.",
+        "fedrepro lab --class ada",
+        lab_options,
+    ),
     "bench": (
         "measure speed as ratios to a bare PyTorch loop",
         "Measure speed as ratios to a bare PyTorch loop on this machine.",
@@ -217,15 +234,30 @@ def seed_list(text: str) -> Any:
 
 
 def run_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of a Run that were given."""
-    given = {f.name: getattr(args, f.name) for f in fields(Run) if f.name != "hp"}
-    values = {k: literal(v) if k not in TEXT else v for k, v in given.items() if v is not None}
-    values["hp"] = {}
+    """The fields of a Run that were given, on top of those of the --config file."""
+    named = {f.name: getattr(args, f.name) for f in GIVEN if f.name != "hp"}
+    given = {k: literal(v) if k not in TEXT else v for k, v in named.items() if v is not None}
+    values = {**_configured(args.config, given), **given}
+    values["hp"] = {**values.get("hp", {}), **_hyperparameters(args)}
+    return values
+
+
+def _configured(config: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """A file's fields, without those that belong to what the command line replaces."""
+    values = Run.load(config).described if config else {}
+    replaced = {name for name, value in given.items() if values.get(name) != value}
+    gone = {"method": "hp", "steps": "epochs", "epochs": "steps"}
+    left_out = {"code"} | {other for name, other in gone.items() if name in replaced}  # whose code was just checked
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
+def _hyperparameters(args: argparse.Namespace) -> dict[str, Any]:
+    values = {}
     for item in args.hp:
         name, equals, value = item.partition("=")
         if not equals:
             raise bad("--hp", item, "NAME=VALUE")
-        if name in values["hp"]:
+        if name in values:
             raise bad("--hp", item, f"{name} once")
-        values["hp"][name] = literal(value)
+        values[name] = literal(value)
     return values

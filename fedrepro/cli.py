@@ -1,4 +1,4 @@
-"""The command line: fedrepro run | sweep | methods | data | papers | tune | reproduce | report | verify | bench."""
+"""The command line: fedrepro run | sweep | methods | data | papers | tune | reproduce | report | verify | lab."""
 
 import itertools
 import json
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fedrepro import places
 from fedrepro.arguments import TEXT, literal, parser, run_fields
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.simulation import scratch
@@ -179,6 +180,7 @@ def reproduce(args: Namespace) -> int:
 
 
 def tune(args: Namespace) -> int:
+    places.need_clone("tune")
     from fedrepro.evidence import tune as search
     from fedrepro.evidence.study import run_store
 
@@ -186,6 +188,7 @@ def tune(args: Namespace) -> int:
 
 
 def evidence(args: Namespace) -> int:
+    places.need_clone("evidence")
     from fedrepro.evidence import campaign
 
     return campaign.main(args.budget, args.status, args.workers)
@@ -201,14 +204,21 @@ def papers(args: Namespace) -> int:
 def report(args: Namespace) -> int:
     from fedrepro.evidence import page
 
-    print(f"wrote {page.build(Path(args.folder), say=print)}")
+    print(f"wrote {page.build(places.results(args.folder), say=print)}")
     return 0
 
 
 def verify(args: Namespace) -> int:
     from fedrepro.evidence import verify as checks
 
-    return checks.main(args.folder, args.sample, args.seed, args.workers)
+    return checks.main(str(places.results(args.folder)), args.sample, args.seed, args.workers)
+
+
+def lab(args: Namespace) -> int:
+    from fedrepro.lessons import lab as notebooks
+
+    notebooks.open_notebooks(args)
+    return 0
 
 
 def bench(args: Namespace) -> int:

@@ -1,14 +1,25 @@
-"""Errors that are shown as one line: wrong input, failing machines, diverging runs."""
+"""Errors that are shown as one line: wrong input, failing machines, diverging runs, a stopped cell."""
 
 import difflib
 from collections.abc import Iterable
 
 
-class BadInput(ValueError):
+class OneLine(BaseException):
+    """An error that a notebook shows as one line too, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:  # which IPython asks for
+        return [str(self)]
+
+
+class BadInput(OneLine, ValueError):
     """Shown as one line without a traceback; the command line exits with code 2."""
 
 
-class Failure(RuntimeError):
+class Stopped(OneLine, KeyboardInterrupt):
+    """A person stopped a training in a notebook."""
+
+
+class Failure(OneLine, RuntimeError):
     """Something went wrong that is no input error (disk, memory): one line says what is safe; the exit code is 1."""
 
 

@@ -47,6 +47,8 @@ def federation(run, spy=None):
     if spy:
 
         class Spied(type(worker.method)):
+            whole = ("w", "b")  # the spy reads every upload
+
             def aggregate(self, server, uploads, r):
                 after = super().aggregate(server, uploads, r)
                 spy(server, uploads, r, after)

@@ -498,3 +498,23 @@ def test_as_a_program():
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     done = spawn("run", "--nope")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_config_gives_the_run_and_options_replace_its_fields(fed, tmp_path):
+    file, words = tmp_path / "run.toml", ("--json", "--workers", 1)
+    saved = Run(method="fedprox", hp={"mu": 0.5}, clients=4, per_round=2, rounds=1, epochs=1, samples=40)
+    saved.save(file)
+
+    def described(*more):
+        code, out, err = fed("run", "--config", file, *words, *more)
+        assert code == 0, err
+        return json.loads(out)["id"]
+
+    fields = {key: value for key, value in saved.described.items() if key not in ("hp", "epochs", "method")}
+    assert described() == saved.id
+    assert described("--seed", 3, "--hp", "mu=0.1") == Run(**{**saved.described, "seed": 3, "hp": {"mu": 0.1}}).id
+    assert described("--method", "fedavg", "--steps", 2) == Run(**fields, steps=2).id  # mu and epochs go with it
+    file.write_text("rouns = 3")
+    code, _, err = fed("run", "--config", file)
+    assert code == 2 and err.startswith(f"fedrepro: {file}: run field: 'rouns' is not valid; did you mean rounds?")
+    assert fed("run", "--config", tmp_path / "none.toml")[0] == 2

@@ -297,16 +297,17 @@ def test_fd_sends_the_mean_of_the_others(small):  # I-45
 def test_fd_never_sends_a_weight_and_starts_from_the_common_model(small):
     fed = federation(small(method="fd", **BATCHNORM))
     first, seen = fed.server["w"], []
-    original = fed.executor.map
+    original = fed.executor.stream
 
-    def spy(name, tasks):
-        answers = original(name, tasks)
+    def spy(name, tasks, ahead):
+        tasks = list(tasks)
+        answers = list(original(name, tasks))
         if name == "client":
             seen.extend(message for _, _, message, *_ in tasks)
-            seen.extend(sent for sent, *_ in answers)
+            seen.extend(sent for _, (sent, *_) in answers)
         return answers
 
-    fed.executor.map = spy
+    fed.executor.stream = spy
     for _ in range(3):
         fed.advance()
     assert len(seen) == 18

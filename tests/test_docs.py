@@ -1,5 +1,6 @@
 """What docs/ says works: its Python runs, its commands parse, its make targets and links exist."""
 
+import json
 import os
 import re
 import shlex
@@ -8,11 +9,12 @@ import subprocess
 import sys
 import tomllib
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from test_readme import make
 
 import fedrepro
-import fedrepro.methods as methods
 from fedrepro.cli import parser
 from fedrepro.evidence import spec
 
@@ -26,27 +28,44 @@ def blocks(page, kind):
     return [re.sub(rf"^{indent}", "", block, flags=re.M) for indent, block in found]
 
 
-@pytest.fixture
-def own_methods(tmp_path, monkeypatch):
-    """A folder whose files count as fedrepro/methods/*.py."""
-    caches = (methods.registry, methods._stack)
-    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
-    for cache in caches:
-        cache.cache_clear()
-    yield tmp_path
-    monkeypatch.undo()
-    for cache in caches:
-        cache.cache_clear()
+def notebook_of(page, folder):
+    """A page's Python, executed cell by cell in a kernel that starts in `folder` -> what the cells printed."""
+    cells = [nbformat.v4.new_code_cell(block) for block in blocks(page, "python")]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+    return [output.get("text", "") for cell in cells for output in cell.outputs]
 
 
-def test_add_a_method(own_methods):
-    """The worked example: the file is written where methods live, its proofs hold, and it is 20 lines at most."""
+def test_add_a_method(tmp_path):
+    """The worked example in a notebook: its proofs hold, and the method is 20 lines at most."""
     page = spec.HOME / "docs/add-a-method.md"
-    file, proof = blocks(page, "python")
-    assert len(file.splitlines()) <= 20
-    (own_methods / "flatclip.py").write_text(file)
-    exec(compile(proof, str(page), "exec"), {})
-    assert methods.build("flatclip+fedprox", bound=0.5).bound == 0.5
+    assert len(blocks(page, "python")[0].splitlines()) <= 20
+    printed = "".join(notebook_of(page, tmp_path))
+    (stored,) = (tmp_path / "runs").iterdir()
+    assert stored.name in printed and json.loads((stored / "run.json").read_text())["code"].keys() == {"method"}
+
+
+def test_follow_a_run(tmp_path, monkeypatch):
+    """With the real packages, the extra `track`: what the examples logged is what the run gave."""
+    for name in ("tensorboard", "mlflow"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install -e '.[track]'")
+    from mlflow import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.chdir(tmp_path)
+    known = {}
+    for block in blocks(spec.HOME / "docs/track.md", "python"):
+        exec(block, known)
+    rows = known["result"].rows
+    events = EventAccumulator(f"tensorboard/{known['run'].id}").Reload()
+    assert [event.value for event in events.Scalars("accuracy")] == pytest.approx([row["accuracy"] for row in rows])
+    assert [event.step for event in events.Scalars("bytes_up")] == [1, 2, 3]
+    client = MlflowClient("sqlite:///mlflow.db")
+    (logged,) = client.search_runs(["0"])
+    history = client.get_metric_history(logged.info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(row["round"], row["loss"]) for row in rows]
+    assert logged.data.params["mu"] == str(known["run"].hp["mu"])
+    assert logged.data.tags["digest"] == known["result"].digest
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
@@ -71,7 +90,8 @@ def test_make_targets(command):
     _, target, *variables = command.split()
     made = make(target, *variables)
     for variable in variables:
-        assert variable.partition("=")[2] in made
+        name, _, value = variable.partition("=")
+        assert (f"--{name.lower()}" if value == "1" else value) in made  # APP=1 is --app
 
 
 def test_the_table_of_the_example_is_a_table(tmp_path):

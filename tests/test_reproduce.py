@@ -154,3 +154,4 @@ def test_the_same_results_are_the_same_notebook(paper):
         seen.append(made.read_text())
     assert seen[0] == seen[1]
     assert str(paper) not in seen[0]
+    assert "study.evidence()" in seen[0] and "study.vary(" not in seen[0]  # what is tried is never saved

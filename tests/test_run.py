@@ -157,7 +157,7 @@ def test_every_field_enters_the_id():
         "max_delay": 2,
         "bandwidth": (1, 2), "download": (1, 2), "compute": (1, 2), "redraw": 3,
     }  # fmt: skip
-    assert set(other) == {f.name for f in dataclasses.fields(Run)}
+    assert set(other) == {f.name for f in dataclasses.fields(Run) if f.init}  # tests/test_own.py: the other, code
     base, ids = {"method": "fedavgm", "delay": 0.1, "max_delay": 1}, set()
     needs = {"hp": {"method": "fedprox"}, "download": {"bandwidth": (1, 2)}}
     for name, value in other.items():
@@ -197,3 +197,35 @@ def test_a_run_keeps_its_own_hyperparameters():
     given["mu"] = 0.7
     assert run.hp["mu"] == 0.5
     assert Run.from_dict(run.described).id == before
+
+
+def test_a_run_is_saved_and_loaded_as_toml(tmp_path):
+    hp = {"mu": 0.25, "alpha": 1e-5}
+    run = Run(
+        method="fedprox+feddyn", hp=hp, split="dirichlet:0.3", bandwidth=(1, 5.5), lr=1e-30, seed=2**63 - 1, steps=3
+    )
+    path = tmp_path / "run.toml"
+    run.save(path)
+    assert Run.load(path).described == run.described and Run.load(str(path)).id == run.id
+    path.write_text('method = "fedprox"\nrounds = 3\n[hp]\nmu = 0.5\n')
+    assert Run.load(path).id == Run(method="fedprox", rounds=3, hp={"mu": 0.5}).id
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("rouns = 3", r"run.toml: run field: 'rouns' is not valid; did you mean rounds\?"),
+        ("rounds = 0", r"run.toml: rounds: 0 is not valid; allowed: a whole number"),
+        ("rounds 3", r"run.toml: not a run in TOML that can be read \(Expected '=' "),
+        ("[hp]\nnu = 1", r"run.toml: hp.nu: fedavg has no hyperparameter 'nu'"),
+        ("rounds = nan", r"run.toml: rounds: nan is not valid"),
+        ('[code]\nmethod = "ab"', r"method: 'fedavg' has changed, it was code ab and is fedrepro's own"),
+    ],
+)
+def test_a_wrong_toml_file_is_refused_in_one_line(tmp_path, text, why):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(BadInput, match=why) as found:
+        Run.load(tmp_path / "run.toml")
+    assert "\n" not in str(found.value)
+    with pytest.raises(BadInput, match=r"nothing.toml: .*\(No such file"):
+        Run.load(tmp_path / "nothing.toml")

@@ -65,18 +65,18 @@ def test_a_really_full_disk(tmp_path):
 def test_a_killed_worker_is_replaced(small, capfd):
     run, killed = small(rounds=4), []
     whole = train(run, workers=1)
-    original = Processes.map
+    original = Processes.ordered
 
-    def kill_one(self, name, tasks):
+    def kill_one(self, name, tasks, *ahead):
         if name == "client" and len(killed) < 2:
             victim = self._children[len(killed)].process
             killed.append(victim.pid)
             threading.Timer(0.01, os.kill, (victim.pid, signal.SIGKILL)).start()
             time.sleep(0.03 if len(killed) == 1 else 0)  # once before the task is sent, once while it runs
-        return original(self, name, tasks)
+        return original(self, name, tasks, *ahead)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Processes, "map", kill_one)
+        patch.setattr(Processes, "ordered", kill_one)
         result = train(run, workers=2)
     assert result.digest == whole.digest
     assert "a worker process died (exit code -9); its task is repeated" in capfd.readouterr().err
@@ -102,7 +102,7 @@ def test_errors_cross_the_process_border():
 def test_workers_end_silently_when_their_answer_is_not_wanted(capfd):  # Ctrl-C between two results
     executor = Processes(Context(), 1)
     child = executor._children[0]
-    executor._send(child, "double", [(Tree(a=torch.ones(3)), 1)], 0, [0])
+    executor._send(child, "double", 0, (Tree(a=torch.ones(3)), 1))
     assert child.pipe.poll(20)
     child.task = None
     executor.close()

@@ -1,9 +1,9 @@
-"""Trials: other settings in a study's figure, the paper's layout, picked curves; at smoke scale."""
+"""What notebooks call: trials of other settings, the paper's layout, picked curves, claims and their verdicts."""
 
 import csv
+import shutil
 import tempfile
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -12,9 +12,11 @@ from matplotlib import colors
 from fedrepro import build, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
+from fedrepro.evidence.layout import paper_table
+from fedrepro.evidence.notebook import standing
 from fedrepro.evidence.record import Known, Record
-from fedrepro.evidence.study import Study
-from fedrepro.evidence.trial import NOT_THE_PAPERS, paper_table, pick, picked, vary
+from fedrepro.evidence.study import Study, recorded
+from fedrepro.evidence.trial import NOT_THE_PAPERS, Picker, picked, vary
 
 
 @pytest.fixture
@@ -71,6 +73,27 @@ def test_without_cells_the_first_that_takes_the_setting_is_trained(study):
     assert {**run.described, "hp": {**run.hp, "tau": own.hp["tau"]}, "rounds": own.rounds} == own.described
 
 
+def test_axes_that_are_not_named_keep_to_one_cell(study):
+    trial = vary(study, hp={"tau": 2}, cells={"tau": study.axes["tau"]}, rounds=1, workers=1)
+    assert [run.hp["tau"] for run in trial.runs] == [2, 2]
+    assert trial.rounds["tau"].tolist() == study.axes["tau"]
+    assert all(trial.rounds[axis].nunique() == 1 for axis in ("reading", "dataset"))
+    (named,) = vary(study, hp={"tau": 2}, cells={"dataset": "CIFAR10"}, rounds=1, workers=1).runs  # the paper's label
+    assert named.id == trial.runs[0].id
+
+
+def test_a_trial_has_the_columns_of_the_study(study):
+    trial = vary(study, rounds=2, lr=0.02, column="paper_bytes", workers=1)
+    assert set(study.rounds) <= set(trial.rounds)
+    (line,) = dashed(trial.figure.axes[0])
+    assert line.get_ydata().tolist() == (trial.rounds["paper_bytes"] / 2**20).tolist()
+
+
+def test_a_single_round_is_a_point(study):
+    (line,) = dashed(vary(study, rounds=1, lr=0.02, workers=1).figure.axes[0])
+    assert (len(line.get_xdata()), line.get_marker()) == (1, "o")
+
+
 def test_another_method_gets_its_own_hyperparameters(study):
     (run,) = vary(study, method="fedprox", hp={"mu": 0.5}, rounds=1, workers=1).runs
     assert (run.method, run.hp) == ("fedprox", asdict(build("fedprox", mu=0.5)))
@@ -95,11 +118,14 @@ def test_what_was_tried_is_not_trained_again(study, smoke, monkeypatch):
         ({"hp": {"tauu": 3}}, "vary: unknown hyperparameter 'tauu'; allowed: .*tau"),
         ({"round": 3}, "vary: unknown setting 'round'; allowed: hp, data, .*rounds"),
         ({"seed": 3}, "vary: unknown setting 'seed'"),
-        ({"hp": {"tau": 3}, "cells": {"tauu": "3"}}, "cells: 'tauu' is not valid; allowed: dataset, reading, tau"),
+        (
+            {"hp": {"tau": 3}, "cells": {"tauu": "3"}},
+            "cells: 'tauu' is not valid; did you mean tau\\? allowed: ",
+        ),
         ({"hp": {"tau": 3}, "cells": {"tau": "99"}}, r"cells\['tau'\]: '99' is not valid; allowed: "),
         ({"rounds": 0}, "rounds: 0 is not valid"),
         ({}, "the table's own settings"),
-        ({"lr": 0.01, "column": "acuracy"}, "column: 'acuracy' is not valid; allowed: .*accuracy"),
+        ({"lr": 0.01, "column": "acuracy"}, "column: 'acuracy' is not valid; did you mean accuracy"),
     ],
 )
 def test_what_cannot_be_varied_is_refused_in_a_line(study, asked, said):
@@ -122,13 +148,11 @@ def test_scratch_is_outside_of_store_and_results(study):
 
 def made(name, value, seeds=(0, 1)):
     """A study at paper scale in which the k-th cell measures value(k) with the first seed and 0.02 more with each."""
-    table = spec.find(name)
-    cells = table.cells("paper", tuned=False)
-    rows = [{**cell.labels, "seed": seed, "measure": measure, "value": value(k) + 0.02 * seed}
-            for k, cell in enumerate(cells) for seed in seeds for measure in table.measures("paper")]  # fmt: skip
-    axes = {axis: list(labels) for axis, labels in table.choices("paper").items()}
-    return SimpleNamespace(table=table, scale="paper", cells=cells, axes=axes, seeds=list(seeds),
-                           measures=table.measures("paper"), values=pd.DataFrame(rows))  # fmt: skip
+    study = Study(spec.find(name), "paper", seeds)
+    at = [(k, cell.labels) for k, cell in enumerate(study.cells)]
+    rows = [{**labels, "seed": seed, "value": value(k) + 0.02 * seed} for k, labels in at for seed in seeds]
+    study.values = pd.concat([pd.DataFrame(rows).assign(measure=measure) for measure in study.measures])
+    return study
 
 
 def test_the_papers_table_1_as_printed():
@@ -147,15 +171,33 @@ def test_the_papers_table_1_as_printed():
 
 def test_the_last_axis_is_across_unless_told():
     study = made("kapc/table3_self_relationship", lambda k: 0.5, seeds=(0,))
-    table = paper_table(study).data
+    table = paper_table(study, "best mean accuracy").data
     assert list(table.index.names) == [study.table.axis["mu"].label]
     assert list(dict.fromkeys(column[0] for column in table.columns)) == study.axes["cube"]
     assert table.loc[("0.7",), ("printed", "paper")] == "80.02"
     assert table.loc[("0.7",), ("printed", "ours (paper)")] == "50.00"
     down = paper_table(study, "download a round").data
     assert down.loc[("0.7",), ("printed", "paper")] == "327.5"
-    turned = paper_table(study, across="mu").data
+    turned = paper_table(study, "best mean accuracy", across="mu").data
     assert turned.loc[("printed",), ("0.7", "paper")] == "80.02"
+
+
+def test_measures_stand_where_they_are_put():
+    """FedMLB's Table 2: setting by setting, in each the four measures; its traffic, which is only ours, is left out."""
+    study = made("fedmlb/table2_local_objectives", lambda k: 0.5, seeds=(0,))
+    table = paper_table(study, across=["setting", "measure"]).data
+    told = ["accuracy midway", "accuracy", "rounds to the lower target", "rounds to the higher target"]
+    settings = [column[:2] for column in table.columns][::2]
+    assert settings == [(setting, measure) for setting in ("moderate", "large") for measure in told]
+    assert table.loc[("FedMLB",), ("large", "rounds to the higher target", "paper")] == "642"
+    assert table.loc[("FedAvg",), ("moderate", "rounds to the higher target", "paper")] == "1000+"
+    outside = paper_table(study, across="setting").data
+    assert [column[:2] for column in outside.columns][:4:2] == [(told[0], "moderate"), (told[0], "large")]
+
+
+def test_numbers_that_are_large_are_written_out():
+    table = paper_table(made("dfl/table4_communication", lambda k: 1.0, seeds=(0,)), across="method").data
+    assert table.loc[("VGG-16", "CIFAR-10"), ("FedAvg", "paper")] == "275,661"
 
 
 def test_one_axis_has_its_measures_across():
@@ -186,9 +228,9 @@ def test_the_studys_own_table(study):
     for (*down, across), mean in means.items():
         assert table.loc[tuple(down), (across, scale)].split(" ± ")[0] == f"{100 * mean:.2f}"
     assert "compare order and trend" in styled.to_html()
-    with pytest.raises(BadInput, match="measure: 'acc' is not valid; allowed: accuracy"):
+    with pytest.raises(BadInput, match="measures: 'acc' is not valid; allowed: accuracy"):
         paper_table(study, "acc")
-    with pytest.raises(BadInput, match="across: 'x' is not valid; allowed: dataset, reading, tau"):
+    with pytest.raises(BadInput, match="across: 'x' is not valid; allowed: dataset, measure, reading, tau"):
         paper_table(study, across="x")
 
 
@@ -198,19 +240,19 @@ def test_the_studys_own_table(study):
 def test_picked_curves_are_means_over_the_picked_seeds(study):
     tau = study.axes["tau"][0]
     where = {axis: labels[:1] for axis, labels in study.axes.items()} | {"tau": [tau]}
-    (panel,) = picked(study, where, study.seeds, "accuracy").axes
+    (panel,) = picked(study, where, "accuracy").axes
     rows = study.rounds
     for axis, labels in where.items():
         rows = rows[rows[axis] == labels[0]]
     line = next(line for line in panel.lines if len(line.get_xdata()))
     assert line.get_ydata().tolist() == pytest.approx(rows.groupby("round")["accuracy"].mean().tolist())
-    (alone,) = picked(study, where, study.seeds[1:], "accuracy").axes
+    (alone,) = picked(study, {**where, "seed": study.seeds[1:]}, "accuracy").axes
     line = next(line for line in alone.lines if len(line.get_xdata()))
     assert line.get_ydata().tolist() == rows[rows["seed"] == study.seeds[1]]["accuracy"].tolist()
 
 
 def test_a_picker_draws_before_anybody_moves_it(study):
-    picker = pick(study)
+    picker = Picker(study)
     first = bytes(picker.image.value)
     assert first.startswith(b"\x89PNG")
     assert "image/png" in picker._repr_mimebundle_()
@@ -218,3 +260,43 @@ def test_a_picker_draws_before_anybody_moves_it(study):
     assert bytes(picker.image.value) != first
     picker.controls["seed"].value = ()
     assert bytes(picker.image.value).startswith(b"\x89PNG")
+
+
+# what a method notebook says of the paper's claims
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder with neither results nor a committed record."""
+    monkeypatch.setattr(spec, "HOME", tmp_path)
+    monkeypatch.setenv("FEDREPRO_RESULTS", str(tmp_path / "results"))
+    return tmp_path
+
+
+def test_claims_stand_in_the_papers_words_without_a_record(home):
+    table = standing("dfl", claims=["dfl-c24", "dfl-c05"]).data
+    said = {claim.id: claim for one in spec.tables("dfl") for claim in one.claims()}
+    assert table["claim"].tolist() == ["dfl-c24", "dfl-c05"]
+    assert table["the paper says"].tolist() == [said["dfl-c24"].says, said["dfl-c05"].says]
+    assert set(table["our verdict"]) == {"not run yet"}
+    assert len(standing("dfl").data) == len(said)
+    with pytest.raises(BadInput, match="claims: 'dfl-c99' is not valid"):
+        standing("dfl", claims=["dfl-c99"])
+
+
+def test_claims_stand_with_the_verdict_at_the_largest_scale(home, smoke, as_cpu_scale):
+    folder, own = home / "results/cpu/fedbr", spec.find("fedbr/table4_5_interval").claims()
+    as_cpu_scale(folder)
+    shutil.copytree(smoke / "results/smoke/fedbr", home / "results/smoke/fedbr")
+    table = standing("fedbr").data.set_index("claim")
+    (study,) = recorded(Record(folder))
+    for claim, verdict in study.verdicts:
+        assert tuple(table.loc[claim.id, ["our verdict", "why"]]) == (verdict.word, verdict.reason)
+    ids = [claim.id for claim in own]
+    assert set(table.drop(ids)["our verdict"]) == {"not run yet"} and not (table.loc[ids] == "not run yet").any(
+        axis=None
+    )
+    weaker = home / "results/reduced/fedbr"
+    shutil.copytree(folder, weaker)
+    (weaker / "table4_5_interval_verdicts.csv").write_text(f"claim,verdict,reason\n{ids[0]},weaker,\n")
+    pd.testing.assert_frame_equal(standing("fedbr").data.set_index("claim"), table)

@@ -17,8 +17,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fedrepro.checks import choose, parse_options
-from fedrepro.data import builtin, cache, sources
+from fedrepro.data import builtin, cache, own, sources
 from fedrepro.data.coarse import COARSE
+from fedrepro.data.own import fingerprint, register
 from fedrepro.data.sources import DataUnavailable
 from fedrepro.data.transforms import augment
 from fedrepro.errors import bad
@@ -30,8 +31,10 @@ __all__ = [
     "augment",
     "check",
     "fetch",
+    "fingerprint",
     "load",
     "names",
+    "register",
     "status",
 ]
 
@@ -52,7 +55,7 @@ class Dataset:
     """Images and labels in memory, or mapped from the cache."""
 
     name: str
-    train_x: Tensor  # uint8, N,H,W,C
+    train_x: Tensor  # uint8 (or float32, of data that was registered so), N,H,W,C
     train_y: Tensor
     test_x: Tensor
     test_y: Tensor
@@ -101,14 +104,16 @@ class Dataset:
 
 
 def names() -> list[str]:
-    return [*STORED, *BUILT_IN]
+    return [*STORED, *BUILT_IN, *own.names()]
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
     """Name and options. Any data set may declare that it stands in for another: `mnist:substitute_for=femnist`."""
     if not isinstance(text, str):
         raise bad("data", text, ", ".join(names()))
-    name = choose("data", text.partition(":")[0], names())
+    name, known = text.partition(":")[0], names()
+    if name not in known:
+        raise bad("data", name, f"{', '.join(known)}; register your own first (fedrepro.data.register)", known)
     defaults = builtin.SYNTHETIC if name == "synthetic" else {}
     name, options = parse_options("data", text, {**defaults, "substitute_for": ""})
     if "substitute_for=" in text:
@@ -125,6 +130,11 @@ def check(name: str) -> None:
 
 def load(name: str) -> Dataset:
     """The data set, decoded into the cache first if it is not there."""
+    base, options = parse(name)
+    if base in own.names():
+        found = own.described(base)
+        stands_in = {"substitute_for": options["substitute_for"]} if options["substitute_for"] else {}
+        return Dataset(name=name, **{**found, "provenance": {**found["provenance"], "name": name, **stands_in}})
     return loaded(name, str(cache.root()), os.environ.get("FEDREPRO_DATA"))
 
 
@@ -199,7 +209,7 @@ def mnist_writers(arrays: cache.Arrays) -> cache.Arrays:
 def fetch(name: str, progress: bool = True) -> Path:
     """Ensure that a data set is in the cache, whole and unchanged -> its folder there."""
     name, _ = parse(name)
-    if name in BUILT_IN:
+    if name not in STORED:
         raise bad("data", name, f"one that is fetched: {', '.join(STORED)} ({name} needs no download)")
     stored(STORED[name], progress, mend=True)
     if name == "mnist":
@@ -217,6 +227,8 @@ def status(verify: bool = False) -> list[dict]:
 def found_at(name: str, verify: bool) -> dict:
     if name in BUILT_IN:
         return {"where": "built in", "source": "scikit-learn" if name == "digits" else "generated"}
+    if name not in STORED:
+        return {"where": "your own", "source": "registered"}
     folder = STORED[name]
     try:
         found = cache.read(folder, verify)

@@ -93,7 +93,7 @@ class Cells:
             yield name_of({axis: (label,) for axis, label in zip(axes, key, strict=True)}), group
 
 
-def select(table: pd.DataFrame, where: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
+def select(table: pd.DataFrame, where: Mapping[str, str | Sequence[object]]) -> pd.DataFrame:
     """The rows that have this label, or one of these, on each axis."""
     for axis, labels in where.items():
         table = table.loc[table[axis].isin([labels] if isinstance(labels, str) else list(labels))]

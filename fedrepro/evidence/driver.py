@@ -1,5 +1,6 @@
 """The driver of `make reproduce-<paper>`: trains what is missing, executes notebooks, writes results, sums them up."""
 
+import os
 import re
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import spec, tables
 from fedrepro.evidence.record import Known, Record
-from fedrepro.evidence.study import Plan, Study, committed, in_order, known_runs, recorded, results_folder
+from fedrepro.evidence.study import Plan, Study, committed, in_kernels, in_order, known_runs, recorded, results_folder
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.session import count_workers
 from fedrepro.simulation.store import check_root
@@ -99,10 +100,13 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     if unknown := set(given) - set(known):
         raise BadInput(f"{source.name}: its parameters cell lacks {', '.join(sorted(unknown))}")
     folder.mkdir(parents=True, exist_ok=True)
+    os.environ.update(in_kernels())
     target = folder / f"{plan.table.name}.ipynb"
     options = {"progress_bar": False, "kernel_name": "python3", "cwd": str(source.parent)}
     options["config"] = Config(KernelManager={"transport": "ipc"})
-    papermill.execute_notebook(str(source), str(target), parameters=given, **options)
+    asked = nbformat.read(source, as_version=4)
+    asked.cells = [cell for cell in asked.cells if "try" not in cell.metadata.get("tags", [])]  # never in the results
+    papermill.execute_notebook(asked, str(target), parameters=given, **options)
     executed = nbformat.read(target, as_version=4)
     _tidy(executed)
     nbformat.write(executed, target)

@@ -26,6 +26,8 @@ LABELS = {
     "alpha": "mean number of blocks sent",
     "omega": "mean number of layers uploaded (Ω)",
     "self_mean": "mean self-relationship",
+    "flops": "operations of all clients so far",
+    "round_time": "time of a round (s)",
 }
 MIB = {"bytes", "paper_bytes"}
 
@@ -98,7 +100,7 @@ def curves(
         lines |= {"estimator": None, "errorbar": None, "units": "seed"}
     for panel, (a, b) in zip(axes.flat, itertools.product(rows, columns), strict=True):
         sns.lineplot(select(table, {**a, **b}), x=x, y=y, **lines, dashes=True, ax=panel)
-        panel.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=_titled(study, {**a, **b}))
+        panel.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=titled(study, {**a, **b}))
         panel.xaxis.get_major_locator().set_params(integer=x == "round")
     one_legend(figure, list(axes.flat), axis_name(study, hue))
     note(study, figure)
@@ -111,7 +113,7 @@ def _combinations(study: Study, axes: str | list[str] | None) -> list[dict[str, 
     return [dict(zip(keys, labels, strict=True)) for labels in itertools.product(*(study.axes[key] for key in keys))]
 
 
-def _titled(study: Study, labels: dict[str, str]) -> str:
+def titled(study: Study, labels: dict[str, str]) -> str:
     """Numbers need their axis's name beside them."""
     named = {axis: f"{axis_name(study, axis)} = {label}" for axis, label in labels.items()}
     numeric = {axis: label.replace(".", "", 1).isdigit() for axis, label in labels.items()}
@@ -140,7 +142,7 @@ def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | Non
     for name, labels, panel in panels:
         draw(select(study.of(name), labels), panel)
         height = textwrap.fill(with_unit(study, name), 36)
-        panel.set(xlabel=axis_name(study, x), ylabel=height, title=_titled(study, labels))
+        panel.set(xlabel=axis_name(study, x), ylabel=height, title=titled(study, labels))
     if hue:
         one_legend(figure, [panel for *_, panel in panels], axis_name(study, hue))
     else:

@@ -1,19 +1,22 @@
-"""What a table's notebook shows. It trains what is missing where a person runs it, and writes no results."""
+"""What notebooks show of tables and claims. It trains what is missing where a person runs it, and writes no results."""
 
-import sys
+import csv
 from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
-from tqdm import tqdm
 
 from fedrepro.checks import choose
-from fedrepro.evidence import figures, tables
+from fedrepro.evidence import figures, layout, spec, tables, trial
 from fedrepro.evidence.record import Known
-from fedrepro.evidence.study import Plan, Study, known_runs, results_folder
+from fedrepro.evidence.sections import SCALES
+from fedrepro.evidence.study import Plan, Study, committed, known_runs, results_folder
+from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.sweep import sweep
 
@@ -37,8 +40,8 @@ def open_study(
     plan = Plan(table, scale, seeds)
     known = known_runs(plan.scale, plan.table.paper)
     todo = known.to_train(plan.runs(), fresh) if missing == "train" else []
-    with tqdm(total=len(todo), unit="run", file=sys.stdout, mininterval=1, leave=False) as bar:
-        sweep(todo, store=known.store, workers=workers, progress=lambda run: bar.update())
+    with progress(todo, known.store) if todo else nullcontext():
+        sweep(todo, store=known.store, workers=workers)
     print(f"{plan.table.question}\n{_counted(plan, known, todo)}")
     return Shown(plan, known, workers, save)
 
@@ -72,6 +75,23 @@ class Shown(Study):
         for kind, metadata in (("png", None), ("svg", {"Date": None})):
             path = folder / f"{self.table.name}.{kind}"
             figure.savefig(path, dpi=110, bbox_inches="tight", metadata=metadata)
+
+    paper_table = layout.paper_table
+
+    def vary(
+        self,
+        hp: dict[str, Any] | None = None,
+        cells: trial.Where | None = None,
+        seeds: Sequence[int] | None = None,
+        column: str | None = None,
+        **settings: Any,
+    ) -> trial.Trial:
+        """Train cells with other hyperparameters or fields of Run, and draw them into the curves: see trial.vary."""
+        return trial.vary(self, hp, cells, seeds, column, self.workers, **settings)
+
+    def pick(self, column: str | None = None) -> trial.Picker:
+        """Controls that choose cells and seeds, and their curves."""
+        return trial.Picker(self, column)
 
     def evidence(self) -> None:
         """What stands behind the numbers: data, gate, tuning, verdicts, deviations, run ids."""
@@ -113,6 +133,21 @@ def _tuning_words(study: Study) -> str:
         "uses; the score is their accuracy over the last third of the rounds. A chosen value at the border of its grid "
         "is flagged: a wider grid might have found a better one."
     )
+
+
+def standing(paper: str, claims: Sequence[str] = ()) -> Styler:
+    """What a paper claims (all of it unless told), in its words, and the committed verdict at the largest scale."""
+    said = {claim.id: claim for table in spec.tables(paper) for claim in table.claims()}
+    found: dict[str, dict[str, str]] = {}
+    for scale in SCALES[1:]:  # the largest comes last; smoke scale judges nothing
+        for path in sorted(committed(scale, paper).folder.glob("*_verdicts.csv")):
+            with open(path, newline="", encoding="utf-8") as file:
+                found |= {line["claim"]: line for line in csv.DictReader(file)}
+    rows = []
+    for claim in (said[choose("claims", name, said)] for name in claims or said):
+        judged = found.get(claim.id, {"verdict": "not run yet", "reason": ""})
+        rows.append((claim.id, claim.source, claim.says, judged["verdict"], judged["reason"]))
+    return _wrapped(pd.DataFrame(rows, columns=["claim", "where", "the paper says", "our verdict", "why"]))
 
 
 def _wrapped(table: pd.DataFrame) -> Styler:

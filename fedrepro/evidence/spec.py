@@ -15,8 +15,8 @@ from fedrepro.errors import BadInput
 from fedrepro.evidence import schema
 from fedrepro.evidence.sections import SCALES, Axis, merge
 from fedrepro.evidence.table import Table
+from fedrepro.places import HOME
 
-HOME = Path(__file__).resolve().parents[2]
 REPRODUCE, NOTEBOOKS = HOME / "reproduce", HOME / "notebooks"
 BASE = "_base.toml"  # what a paper's tables share
 MERGED = {  # with the base, key by key or item by item

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pandas as pd
 
+from fedrepro import places
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import gate, spec
 from fedrepro.evidence.claims import Claim
@@ -20,15 +21,22 @@ from fedrepro.evidence.verdict import Verdict, judge
 from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
 
+COUNTED = {"flops", "client_flops", "server_flops"}  # columns that need a run's costs, which take seconds to count
 NUMBER = re.compile(r"(\d+)")
 
 
 def results_folder() -> Path:
-    return Path(os.environ.get("FEDREPRO_RESULTS", spec.HOME / "results"))
+    return Path(os.environ.get("FEDREPRO_RESULTS", places.work() / "results"))
 
 
 def run_store() -> Path:
-    return Path(os.environ.get("FEDREPRO_STORE", spec.HOME / "runs"))
+    return Path(os.environ.get("FEDREPRO_STORE", places.work() / "runs"))
+
+
+def in_kernels() -> dict[str, str]:
+    """For the environment of notebooks, which run in folders of their own: where results and runs are."""
+    folders = {"FEDREPRO_RESULTS": results_folder(), "FEDREPRO_STORE": run_store()}
+    return {name: str(folder.absolute()) for name, folder in folders.items()} if places.INSTALLED else {}
 
 
 def default_scale() -> str:
@@ -131,20 +139,7 @@ class Study(Plan):
             raise BadInput(f"{self.table.name}: nothing of it has been trained at scale {self.scale}")
         frames = []
         for cell, seed, run in self._measured:
-            table = pd.DataFrame(self.source.rows(run))
-            table["bytes"] = (table["bytes_down"] + table["bytes_up"]).cumsum()
-            if "paper_bytes" in table:
-                table["paper_bytes"] = table["paper_bytes"].cumsum()
-            else:
-                table["paper_bytes"] = table["bytes"]
-            table["ema_accuracy"] = metrics.ema(table["accuracy"])
-            if costs := self.costs.get(run.id):
-                table["flops"] = costs["visit_flops"] * run.per_round * table["round"]
-                table["client_flops"] = costs["client_flops"] * run.per_round
-                table["server_flops"] = costs["server_flops"]
-            if "time_up" in table:
-                table["link_time"] = table["time_up"] + table["time_down"]
-                table["round_time"] = table["link_time"] + table["client_time"] + table["server_time"]
+            table = with_sums(pd.DataFrame(self.source.rows(run)), run, self.costs.get(run.id))
             frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
@@ -152,7 +147,7 @@ class Study(Plan):
     def costs(self) -> dict[str, dict[str, int]]:
         """run id -> its costs, where a measure is about floating-point operations, which are not in the rows."""
         used = {column for m in self.measures.values() for column in (m.column, getattr(m, "spend", None))}
-        if not used & {"flops", "client_flops", "server_flops"}:
+        if not used & COUNTED:
             return {}
         return {run.id: self.source.costs(run) for _, _, run in self._measured}
 
@@ -252,6 +247,21 @@ class Study(Plan):
                 mean, half = metrics.mean_interval(tests[column])
                 rows.append({"column": column, **labels, "mean": mean, "interval": half, "seeds": len(tests)})
         return pd.DataFrame(rows)
+
+
+def with_sums(table: pd.DataFrame, run: Run, costs: dict[str, int] | None) -> pd.DataFrame:
+    """A run's rounds with what measures need beside them: traffic so far, smoothed accuracy, operations, times."""
+    table = table.assign(bytes=(table["bytes_down"] + table["bytes_up"]).cumsum())
+    table["paper_bytes"] = table["paper_bytes"].cumsum() if "paper_bytes" in table else table["bytes"]
+    table["ema_accuracy"] = metrics.ema(table["accuracy"])
+    if costs:
+        table["flops"] = costs["visit_flops"] * run.per_round * table["round"]
+        table["client_flops"] = costs["client_flops"] * run.per_round
+        table["server_flops"] = costs["server_flops"]
+    if "time_up" in table:
+        table["link_time"] = table["time_up"] + table["time_down"]
+        table["round_time"] = table["link_time"] + table["client_time"] + table["server_time"]
+    return table
 
 
 def by_labels(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:

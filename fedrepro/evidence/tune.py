@@ -51,19 +51,20 @@ def pilots(table: Table, scale: str) -> list[Pilot]:
     for cell in table.cells(scale, tuned=False):
         if matches(rule.where, cell.labels):
             found.setdefault((cell.fields["data"], cell.fields["method"]), cell.fields)
-    result = []
-    for (data, method), fields in found.items():
-        samples = fields.get("samples")
-        short = {
-            "seed": rule.seed,
-            "holdout": rule.holdout,
-            "rounds": max(round(rule.length * fields["rounds"]), 1),
-            "samples": samples and int(samples * (1 - rule.holdout)),
-        }
-        for setting in rule.settings(method):
-            run = Run.from_dict(merge(merge(fields, fields_of(setting)), short))
-            result.append(Pilot(data, method, setting, run))
-    return result
+    return [pilot for (data, method), fields in found.items() for pilot in search(rule, data, method, fields)]
+
+
+def search(rule: Tuning, data: str, method: str, fields: dict) -> list[Pilot]:
+    """One pilot run per point of a method's grid: these fields of Run, shorter, on held-out images and another seed."""
+    samples = fields.get("samples")
+    short = {
+        "seed": rule.seed,
+        "holdout": rule.holdout,
+        "rounds": max(round(rule.length * fields["rounds"]), 1),
+        "samples": samples and int(samples * (1 - rule.holdout)),
+    }
+    settings = [(setting, merge(merge(fields, fields_of(setting)), short)) for setting in rule.settings(method)]
+    return [Pilot(data, method, setting, Run.from_dict(changed)) for setting, changed in settings]
 
 
 def score(rows: list[dict], column: str) -> float:
@@ -73,17 +74,17 @@ def score(rows: list[dict], column: str) -> float:
     return float(np.mean(tested)) if tested else -1.0
 
 
-def chosen(table: Table, search: list[Pilot], store: Path) -> list[dict]:
+def chosen(rule: Tuning, tried: list[Pilot], store: Path) -> list[dict]:
     """The lines of tuned/<scale>.csv for these pilots; of equal scores the first in the grid wins."""
     lines, groups = [], {}
-    for pilot in search:
+    for pilot in tried:
         groups.setdefault((pilot.data, pilot.method), []).append(pilot)
-    for (data, method), tried in groups.items():
-        scores = [score(read_result(store / pilot.run.id)[1], rule_of(table).column) for pilot in tried]
+    for (data, method), group in groups.items():
+        scores = [score(read_result(store / pilot.run.id)[1], rule.column) for pilot in group]
         best = int(np.argmax(scores))
-        for i, (pilot, points) in enumerate(zip(tried, scores, strict=True)):
+        for i, (pilot, points) in enumerate(zip(group, scores, strict=True)):
             values = data, method, json.dumps(pilot.setting), f"{points:.6f}"
-            flags = ("yes", border(rule_of(table).grid_of(method), pilot.setting)) if i == best else ("", "")
+            flags = ("yes", border(rule.grid_of(method), pilot.setting)) if i == best else ("", "")
             lines.append(dict(zip(COLUMNS, (*values, *flags, pilot.run.id), strict=True)))
     return lines
 
@@ -106,9 +107,9 @@ def write(path: Path, lines: list[dict]) -> None:
     write_atomically(path, lambda file: file.write(text.getvalue().encode()))
 
 
-def keep(table: Table, scale: str, search: list[Pilot], store: Path) -> list[dict]:
+def keep(table: Table, scale: str, tried: list[Pilot], store: Path) -> list[dict]:
     """Choose, and write what was tried."""
-    lines = chosen(table, search, store)
+    lines = chosen(rule_of(table), tried, store)
     write(table.tuned_file(scale), lines)
     return lines
 
@@ -117,12 +118,12 @@ def main(name: str, scale: str, workers: int | None, store: Path) -> int:
     choose("scale", scale, TUNED)
     count_workers(workers)
     table = spec.find(name)
-    search = pilots(table, scale)
-    methods = {(pilot.data, pilot.method) for pilot in search}
-    print(f"{len(search)} pilot runs: {len(search) // len(methods)} for each of {len(methods)} data sets and methods")
-    with progress([pilot.run for pilot in search], store):
-        sweep([pilot.run for pilot in search], store=store, workers=workers)
-    for line in keep(table, scale, search, store):
+    tried = pilots(table, scale)
+    methods = {(pilot.data, pilot.method) for pilot in tried}
+    print(f"{len(tried)} pilot runs: {len(tried) // len(methods)} for each of {len(methods)} data sets and methods")
+    with progress([pilot.run for pilot in tried], store):
+        sweep([pilot.run for pilot in tried], store=store, workers=workers)
+    for line in keep(table, scale, tried, store):
         if line["chosen"]:
             flag = f"  at the border of its grid: {line['at the border']}" if line["at the border"] else ""
             print(f"{line['data']:16} {line['method']:20} {line['setting']:40} {float(line['score']):.4f}{flag}")

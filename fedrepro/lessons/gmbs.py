@@ -56,7 +56,7 @@ def simulate(setting: Setting, rounds: int = ROUNDS) -> list[Step]:
     """The real bandit: FedBR's own plan and aggregate, with the feedback of clients that only pretend to train."""
     method, cids = FedBR(tau=setting.tau, ema=setting.ema), range(len(CLIENTS))
     run = Run(method="fedbr", clients=len(CLIENTS), per_round=len(CLIENTS), rounds=rounds, seed=setting.seed)
-    model = SimpleNamespace(block_params={f"block {m}": [] for m in range(1, setting.blocks + 1)})
+    model: Any = SimpleNamespace(block_params={m: [] for m in range(setting.blocks)})  # the server only counts them
     server: dict[str, Any] = {"w": Tree(x=torch.zeros(2)), "b": Tree(), **method.server_init(model)}
     losses, steps = dict.fromkeys(cids, 2.3), []
     for t in range(1, rounds + 1):

@@ -15,18 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+from fedrepro import places
+from fedrepro.arguments import lab_options
 from fedrepro.errors import BadInput, Failure, bad
-from fedrepro.evidence.spec import HOME, NOTEBOOKS
+from fedrepro.evidence.spec import NOTEBOOKS
+from fedrepro.evidence.study import in_kernels
 
 START = "/doc/tree/index.ipynb"  # "doc": JupyterLab's simple mode, one document and no side bar
 WIDGETS = "/lab/extensions/@jupyter-widgets/jupyterlab-manager/package.json"
 PATIENCE = 60  # seconds for the server to answer
-CLASSES = HOME / "class"  # students' copies, which git does not track
+CLASSES = places.work() / "class"  # students' copies, which git does not track
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 
@@ -50,10 +53,15 @@ def student(name: str, reset: bool = False) -> Path:
     if reset and folder.exists():
         asides = (CLASSES / f"{name}.before-reset-{n}" for n in itertools.count(1))
         folder.rename(next(aside for aside in asides if not aside.exists()))
+    return copied(folder)
+
+
+def copied(folder: Path) -> Path:
+    """The folder, with a copy of the notebooks if it was not there."""
     if not folder.exists():
-        CLASSES.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CLASSES, prefix=".") as half:
-            copy = Path(half) / name
+        folder.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as half:
+            copy = Path(half) / folder.name
             shutil.copytree(NOTEBOOKS, copy, ignore=shutil.ignore_patterns(".ipynb_checkpoints", ".jupyter"))
             copy.rename(folder)
     return folder
@@ -76,7 +84,7 @@ def app(*more: str) -> list[str]:
 def environment(**more: str) -> dict[str, str]:
     """With our defaults: text for a projector, and no questions about news and updates while a class is watching."""
     paths = [str(NOTEBOOKS / ".jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
-    return {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(paths), **more}
+    return {**os.environ, **in_kernels(), "JUPYTER_CONFIG_PATH": os.pathsep.join(paths), **more}
 
 
 class Server:
@@ -140,14 +148,18 @@ def smoke() -> None:
 
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedrepro.lessons.lab", description=__doc__)
-    parser.add_argument("--class", dest="student", metavar="NAME", help="open this student's own copy of the notebooks")
-    parser.add_argument("--reset", action="store_true", help="give the student a clean copy; the old one is set aside")
-    parser.add_argument("--app", action="store_true", help="the lessons without code, by Voila")
-    parser.add_argument("--smoke", action="store_true", help="only see whether JupyterLab answers")
-    chosen, more = parser.parse_known_args(words)
+    lab_options(parser)
+    open_notebooks(*parser.parse_known_args(words))
+
+
+def open_notebooks(chosen: argparse.Namespace, more: Sequence[str] = ()) -> None:
+    """Those of the clone, of a student, or, from a wheel, a copy in the current folder."""
     if chosen.smoke:
         return smoke()
-    folder = student(chosen.student, chosen.reset) if chosen.student else NOTEBOOKS
+    if chosen.student:
+        folder = student(chosen.student, chosen.reset)
+    else:
+        folder = copied(places.work() / "notebooks") if places.INSTALLED else NOTEBOOKS
     start = app(*more) if chosen.app else command(folder, *more)
     os.execve(sys.executable, start, environment())
 

@@ -20,6 +20,7 @@ class AMA(FedAvg):
     eta: float = hp(0.0025)  # 2.5e-3, not 2.5 / e^3 (AM-04)
     b: float = hp(0.6, high=1)
     replaces = frozenset({"aggregate"})
+    averages_late = False  # they count separately
 
     def check(self, run: Run) -> None:
         super().check(run)

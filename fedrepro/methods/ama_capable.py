@@ -17,6 +17,8 @@ class AMA_Capable(FES, AMA):
     both stay. Without limited devices this is ama+fes.
     """
 
+    whole = ("w", "b")  # averaged twice, over all and over capable devices
+
     def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "ama_capable/classifier": list(model.classifier)}
 

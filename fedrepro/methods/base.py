@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedrepro.models.net import Net
 from fedrepro.simulation.local import Local
+from fedrepro.simulation.means import Means
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.states import Clients
 from fedrepro.simulation.tree import Tree, mean
@@ -46,11 +47,14 @@ class Round:
     participants: list[int]
     per_client: Clients = field(default_factory=Clients)  # what the server itself keeps about each client
     scratch: dict[str, Any] = field(default_factory=dict)  # a method's notes for this round
+    means: Means = field(default_factory=Means)  # of the uploads that arrived so far
 
-    def mean(self, uploads: Sequence[Upload], key: str) -> Tree:
-        """Mean of one part of the uploads, weighted as the run says."""
-        weights = [u.n for u in uploads] if self.run.weights == "size" else None
-        return mean([u.sent[key] for u in uploads], weights)
+    def mean(self, uploads: Sequence[Upload], key: str, plain: bool = False) -> Tree:
+        """Mean of one part of the uploads, weighted as the run says, or plain."""
+        plain = plain or self.run.weights == "equal"
+        if len(uploads) == self.means.count and not any(key in u.sent for u in uploads):
+            return self.means.get(key, plain)
+        return mean([u.sent[key] for u in uploads], None if plain else [u.n for u in uploads])
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,24 @@ class FedAvg:
     """
 
     replaces: ClassVar[frozenset[str]] = frozenset()  # steps that cannot be stacked with another's
+    # Parts of an upload of which `aggregate` needs r.mean, weighted or plain, but for those it reads whole. What is
+    # averaged is folded in as it arrives and then dropped; a stack needs what any of its parts needs.
+    weighted: ClassVar[tuple[str, ...]] = ("w", "b")
+    plain: ClassVar[tuple[str, ...]] = ()
+    whole: ClassVar[tuple[str, ...]] = ()
+    averages_late: ClassVar[bool] = True  # whether late uploads are in the mean
+
+    @classmethod
+    def means(cls, run: Run, sizes: Sequence[int]) -> Means:
+        """The means to be folded from uploads of clients with so many samples each."""
+
+        def declared(name: str) -> set[str]:
+            return {key for part in cls.__mro__ for key in vars(part).get(name, ())}
+
+        weighted, plain, whole = map(declared, ("weighted", "plain", "whole"))
+        if run.weights == "equal":
+            weighted, plain = set(), weighted | plain
+        return Means(sorted(weighted - whole), sorted(plain - whole), sizes)
 
     @classmethod
     def title(cls) -> str:

@@ -10,7 +10,7 @@ from fedrepro.errors import bad
 from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, Run, State, Upload, hp
 from fedrepro.methods.fedmlb import count_blocks, hybrid_loss
 from fedrepro.simulation.rng import stream
-from fedrepro.simulation.tree import Tree, mean
+from fedrepro.simulation.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class FedBR_Ran(FedAvg):
     tau: int = hp(1)
     alpha: int = hp(0)  # blocks sent in every partial round; 0: the method decides
     replaces = frozenset({"aggregate"})
+    plain = ("w", "b")
 
     def check(self, run: Run) -> None:
         super().check(run)
@@ -80,7 +81,7 @@ class FedBR_Ran(FedAvg):
 
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
-        return new | {key: mean([u.sent[key] for u in uploads]) for key in ("w", "b") if uploads}  # Eq. (2)
+        return new | {key: r.mean(uploads, key, plain=True) for key in ("w", "b") if uploads}  # Eq. (2)
 
     def columns(self, server: State, r: Round) -> dict[str, float]:
         """How many blocks were sent (M: the whole model), and what the paper's Eqs. (3) and (4) make of it:
@@ -104,6 +105,7 @@ class FedBR(FedBR_Ran):
     """
 
     ema: float = hp(0.5, high=1)  # lambda of Eq. (23), which the paper does not give
+    whole = ("w",)  # Eq. (19) measures every model against their mean
 
     def server_init(self, model: Net) -> State:
         return {**super().server_init(model), "fedbr/p": {}, "fedbr/n": {}, "fedbr/zeta": {}}

@@ -3,7 +3,6 @@ from dataclasses import dataclass
 
 from fedrepro.errors import bad
 from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, Run, State, Upload, Weights, hp
-from fedrepro.simulation.tree import mean
 
 
 @dataclass(frozen=True)
@@ -16,6 +15,7 @@ class FedDyn(FedAvg):
     alpha: float = hp(0.1)
     report: str = hp("mean", choices=("mean", "cloud"))  # which of the two is tested
     replaces = frozenset({"aggregate"})
+    plain = ("w",)
 
     def check(self, run: Run) -> None:
         super().check(run)
@@ -42,7 +42,7 @@ class FedDyn(FedAvg):
         new = super().aggregate(server, uploads, r)
         if not uploads:
             return new
-        thetas = mean([u.sent["w"] for u in uploads])  # the paper's plain mean over the participants
+        thetas = r.mean(uploads, "w", plain=True)  # the paper's plain mean over the participants
         share = len(uploads) / r.run.clients
         h = (thetas - server["w"]) * (-self.alpha * share)  # h <- h - alpha/N sum (theta_k - w)
         if server["feddyn/h"] is not None:

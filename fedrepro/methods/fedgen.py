@@ -32,6 +32,7 @@ class FedGen(FedAvg):
     generated: int = hp(32, low=2, high=100_000)  # features in a batch, on the server and on a client
     generator_steps: int = hp(50, low=1, high=100_000)  # on the server, every round
     generator_lr: float = hp(3e-4)
+    whole = ("w",)  # the generator learns from every head
 
     def check(self, run: Run) -> None:
         super().check(run)

@@ -16,6 +16,7 @@ class LocalTraining(FedAvg):
     """
 
     model_keys: ClassVar = ("own/w", "own/b")  # of the client's state
+    whole = ("w", "b")  # where a method of this kind sends them, the server keeps one model per client
 
     def check(self, run: Run) -> None:
         super().check(run)

@@ -13,6 +13,7 @@ class Naive(FedAvg):
     """
 
     replaces = frozenset({"aggregate"})
+    averages_late = False
 
     def invite(self, drawn: list[int], limited: Callable[[int], bool]) -> list[int]:
         return [cid for cid in super().invite(drawn, limited) if not limited(cid)]

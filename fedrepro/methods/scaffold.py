@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import torch
 
 from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, State, Upload, hp
-from fedrepro.simulation.tree import Tree, mean
+from fedrepro.simulation.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class Scaffold(FedAvg):
 
     eta_g: float = hp(1.0)
     replaces = frozenset({"aggregate"})
+    plain = ("w", "scaffold/change")
 
     def server_init(self, model: Net) -> State:
         c = Tree((name, torch.zeros_like(p)) for name, p in model.named_parameters())
@@ -46,7 +47,7 @@ class Scaffold(FedAvg):
         new = super().aggregate(server, uploads, r)
         if not uploads:
             return new
-        w = server["w"].lerp(mean([u.sent["w"] for u in uploads]), self.eta_g)  # x + eta_g mean(y - x)
+        w = server["w"].lerp(r.mean(uploads, "w", plain=True), self.eta_g)  # x + eta_g mean(y - x)
         share = len(uploads) / r.run.clients
-        c = server["scaffold/c"] + mean([u.sent["scaffold/change"] for u in uploads]) * share
+        c = server["scaffold/c"] + r.mean(uploads, "scaffold/change", plain=True) * share
         return {**new, "w": w, "scaffold/c": c}

@@ -1,4 +1,4 @@
-"""Models by name, with options: `build("resnet18:norm=group", classes=10, channels=3, size=32)`."""
+"""Models by name, with options: `build("resnet18:norm=group", classes=10, channels=3, size=32)`; `@model` adds one."""
 
 from importlib import import_module
 from typing import Any
@@ -8,7 +8,9 @@ from torch import nn
 from fedrepro.checks import choose, parse_options
 from fedrepro.errors import bad
 
+from . import own
 from .net import Net
+from .own import fingerprint, model
 
 # name -> (its file, its options); a tuple lists the choices, the default first
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,7 +34,7 @@ EVERY = {"proj": 0, "init": ("own", "torch")}  # options of all models
 
 def names() -> list[str]:
     """All models."""
-    return sorted(MODELS)
+    return sorted({**MODELS, **own.known()})
 
 
 def check(name: str) -> None:
@@ -45,11 +47,16 @@ def build(name: str, *, classes: int, channels: int, size: int) -> Net:
     MOON's projection head before the last layer."""
     model, options = _parse(name)
     projection, init = (options.pop(key) for key in EVERY)
-    make = getattr(import_module(f".{MODELS[model][0]}", __package__), model)
-    blocks = make(classes=classes, channels=channels, size=size, **options)
+    shape = {"classes": classes, "channels": channels, "size": size}
+    if model in MODELS:
+        blocks = getattr(import_module(f".{MODELS[model][0]}", __package__), model)(**shape, **options)
+    else:
+        blocks = own.blocks(model, **shape, **options)
     if projection:
         key, last = blocks.popitem()
         *pool, head = last
+        if not isinstance(head, nn.Linear):
+            raise bad("model option proj", projection, f"only 0 for {model}, which ends in a convolution")
         width = head.in_features
         blocks["proj"] = nn.Sequential(
             *pool, nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection)
@@ -63,8 +70,10 @@ def build(name: str, *, classes: int, channels: int, size: int) -> Net:
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
-    model = choose("model", text.partition(":")[0], MODELS)
-    choices = MODELS[model][1] | EVERY
+    model, known = text.partition(":")[0], names()
+    if model not in known:
+        raise bad("model", model, f"{', '.join(known)}; register one of your own first (@fedrepro.model)", known)
+    choices = (MODELS[model][1] if model in MODELS else own.options(model)) | EVERY
     defaults = {key: value[0] if isinstance(value, tuple) else value for key, value in choices.items()}
     _, options = parse_options("model", text, defaults)
     for key, value in options.items():
@@ -73,6 +82,8 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
     if not 0 <= options["proj"] <= 10_000 or (options["proj"] and model == "squeezenet"):
         allowed = "0 (none), or a width up to 10000; only 0 for squeezenet, which ends in a convolution"
         raise bad("model option proj", options["proj"], allowed)
+    if model not in MODELS:
+        return model, options  # whose function judges its own options
     if not 0 <= options.get("dropout", 0) < 1:
         raise bad("model option dropout", options["dropout"], "a number in [0, 1)")
     groups = options.get("groups", 1)
@@ -83,4 +94,4 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
     return model, options
 
 
-__all__ = ["Net", "build", "check", "names"]
+__all__ = ["Net", "build", "check", "fingerprint", "model", "names"]

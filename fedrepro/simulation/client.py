@@ -4,7 +4,8 @@ import contextlib
 import copy
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,12 +16,14 @@ from fedrepro.data.partition import Partition, partition, personal_test
 from fedrepro.errors import bad
 from fedrepro.methods import FedAvg, Message, State
 from fedrepro.models import Net
+from fedrepro.simulation.files import load_tensors
 from fedrepro.simulation.local import Local, values_of
 from fedrepro.simulation.rng import derive, stream
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.tree import Tree
 
 TEST_BATCH = 500
+Module = TypeVar("Module", bound=nn.Module)
 BY_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # their output depends on the batch
 
 
@@ -33,7 +36,7 @@ class Visit(NamedTuple):
     n: int  # training samples
 
 
-def freeze(model: Net) -> Net:
+def freeze(model: Module) -> Module:
     """The model without gradients; its BatchNorm statistics no longer change."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -45,6 +48,7 @@ class Worker:
     """The data, the split and one model in memory, in which any client of the run can be trained and tested."""
 
     def __init__(self, run: Run, device: str = "cpu"):
+        run.check_code()
         self.run, self.device = run, torch.device(device)
         self.data = data.load(run.data)
         if run.holdout:
@@ -140,15 +144,18 @@ class Worker:
                     yield self.data.batch(images).to(self.device), y[rows.to(self.device)]
             epoch += 1
 
-    def client(self, t: int, cid: int, message: Message, state: State | None, visit: int, limited: bool) -> Visit:
-        """One visit: receive, train, finish."""
+    def client(
+        self, t: int, cid: int, message: Message, state: State | Path | None, visit: int, limited: bool
+    ) -> Visit:
+        """One visit: receive, train, finish. The client's state, or the file that has it."""
         method = self.method
+        before: State | None = load_tensors(state, mapped=True) if isinstance(state, Path) else state
         k = Local(self, t, cid, visit, limited, len(self.parts[cid]))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.run.seed, "layers", t, cid))  # dropout
-            k.client = state or {}
+            k.client = before or {}
             method.receive(k, message)
-            if state is None:
+            if before is None:
                 k.client = method.client_init(k)
             k.steps = method.steps(k)
             loss = self.fit(k, method.trained(k))

@@ -1,17 +1,20 @@
 """A Ray cluster behind the same map() as the other executors: one actor per CPU or GPU, each with its own context."""
 
+import math
 import os
 import platform
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedrepro import __version__
 from fedrepro.errors import BadInput, Failure, bad
-from fedrepro.simulation.executor import RETRIES, Executor
+from fedrepro.simulation.executor import RETRIES, Executor, Queue
+from fedrepro.simulation.shared_memory import tensors_in
 
 PATIENCE = 30  # seconds without a free CPU or GPU after which a line says so
 
@@ -47,18 +50,38 @@ def versions() -> dict[str, str]:
     return {"fedrepro": __version__, "torch": torch.__version__, "python": python}
 
 
+class Shared(NamedTuple):
+    """In a task, the place of a tensor that it shares with others."""
+
+    place: int
+
+
+def exchange(value: Any, swap: Callable[[Any], Any]) -> Any:
+    """Nested containers with swap(item) in the place of every item."""
+    if isinstance(value, dict):
+        return type(value)((key, exchange(item, swap)) for key, item in value.items())
+    return type(value)(exchange(item, swap) for item in value) if type(value) in (list, tuple) else swap(value)
+
+
 class Host:
     """The actor: a copy of the context, one task at a time."""
 
     def __init__(self, context: Any):
         torch.set_num_threads(1)
         self.context = context
+        self.shared: tuple[Any, list[Tensor]] = (None, [])  # where the last shared tensors came from, and they
 
     def about(self) -> dict[str, str]:
         return versions()
 
-    def call(self, name: str, task: tuple) -> tuple[bool, Any]:
+    def call(self, name: str, task: tuple, stored: list) -> tuple[bool, Any]:
+        """`stored`: a reference to the task's shared tensors, or nothing. They are read when the reference is new."""
         try:
+            if stored and stored[0] != self.shared[0]:
+                import ray  # pyright: ignore[reportMissingImports] - an extra
+
+                self.shared = stored[0], ray.get(stored[0])
+            task = exchange(task, lambda item: self.shared[1][item.place] if isinstance(item, Shared) else item)
             return True, getattr(self.context, name)(*task)
         except Exception as error:
             error.add_note(traceback.format_exc())
@@ -68,6 +91,8 @@ class Host:
 class Cluster(Executor):
     """`workers` actors on a Ray cluster; one that dies, alone or with its node, is replaced and its task repeated."""
 
+    same_files = False
+
     def __init__(self, context: Any, workers: int, gpus: int = 0):
         self.context, self.workers, self.lost, self.ray = context, workers, 0, connect()
         self._shared = self.ray.put(context)
@@ -75,20 +100,38 @@ class Cluster(Executor):
         self._idle: list = []
         self._asked: dict = {}  # the answer to come -> (actor, whether it is new)
         self._busy: dict = {}  # the answer to come -> (actor, number of the task)
+        self._parts: dict[int, Tensor] = {}  # by their id, the tensors that many tasks may have
+        self._stored: dict[tuple[int, ...], Any] = {}  # those that tasks had, in the object store
         self._failed = 0  # new actors that died, since the last one that did not
         for _ in range(workers):
             self._start()
+
+    def share(self, value: Any) -> None:
+        self._parts = {id(tensor): tensor for tensor in tensors_in(value)}  # holds them, so that ids stay theirs
+        self._stored = {}
+
+    def _pack(self, task: tuple) -> tuple[tuple, list]:
+        """The task without its shared tensors, and where they are: in the object store, once for all such tasks."""
+        used: dict[int, int] = {}  # id of a tensor: its place
+
+        def swap(item: Any) -> Any:
+            return Shared(used.setdefault(id(item), len(used))) if id(item) in self._parts else item
+
+        task, key = exchange(task, swap), tuple(used)
+        if key and key not in self._stored:
+            self._stored[key] = self.ray.put([self._parts[i] for i in key])
+        return task, [self._stored[key]] if key else []
 
     def _start(self) -> None:
         actor = self._actor.remote(self._shared)
         self._asked[actor.about.remote()] = actor, True
 
-    def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
-        todo, tries = list(range(len(tasks)))[::-1], [0] * len(tasks)
-        while todo or self._busy:
-            while todo and self._idle:
-                i, actor = todo.pop(), self._idle.pop()
-                self._busy[actor.call.remote(name, tasks[i])] = actor, i
+    def stream(self, name: str, tasks: Iterable[tuple], ahead: float = math.inf) -> Iterator[tuple[int, Any]]:
+        queue = Queue(tasks, ahead)
+        while queue:
+            while self._idle and (i := queue.take()) is not None:
+                actor = self._idle.pop()
+                self._busy[actor.call.remote(name, *self._pack(queue.open[i]))] = actor, i
             answer = self._next()
             if answer in self._asked:
                 self._arrived(answer, *self._asked.pop(answer))
@@ -97,15 +140,14 @@ class Cluster(Executor):
             try:
                 fine, result = self.ray.get(answer)
             except self.ray.exceptions.RayError as error:  # the actor, its node or the answer on it is gone
-                tries[i] += 1
-                if tries[i] == RETRIES:
+                if not queue.repeat(i):
                     raise Failure(f"a Ray worker died {RETRIES} times on the same task; {_short(error)}") from None
-                todo.append(i)
                 self._replace(actor, error)
                 continue
             if not fine:
                 raise result
             self._idle.append(actor)
+            queue.done(i)
             yield i, result
 
     def _next(self):

@@ -1,27 +1,25 @@
 """Executors behind one map(): serial, and persistent worker processes fed through shared memory (cluster.py: Ray)."""
 
 import contextlib
-import io
-import mmap
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
-import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedrepro.errors import Failure
+from fedrepro.simulation.shared_memory import Arena, Board, tensors_in
 
-ALIGN = 64
 RETRIES = 3
 
 
@@ -30,15 +28,30 @@ class Executor:
 
     context: Any
     workers = 1
+    same_files = True  # whether the workers see this process's files
 
-    def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
-        """(i, context.name(*tasks[i])) for every i, each as soon as it is done."""
+    def share(self, value: Any) -> None:
+        """Tensors in `value` reach a worker once, not with every task that has them, until the next share()."""
+
+    def stream(self, name: str, tasks: Iterable[tuple], ahead: float = math.inf) -> Iterator[tuple[int, Any]]:
+        """(i, context.name(*task)) for every task, numbered from 0, each as soon as it is done.
+
+        No task starts `ahead` or more places after the first that is not done."""
         raise NotImplementedError
 
-    def map(self, name: str, tasks: Sequence[tuple]) -> list[Any]:
+    def ordered(self, name: str, tasks: Iterable[tuple], ahead: float = math.inf) -> Iterator[Any]:
+        """context.name(*task) for every task, in their order; at most `ahead` of them wait for an earlier one."""
+        waiting, first = {}, 0
+        for i, result in self.stream(name, tasks, ahead):
+            waiting[i] = result
+            del result  # not held while the consumer works
+            while first in waiting:
+                yield waiting.pop(first)
+                first += 1
+
+    def map(self, name: str, tasks: Iterable[tuple]) -> list[Any]:
         """[context.name(*task) for task in tasks], in that order, whichever is done first."""
-        results = dict(self.stream(name, tasks))
-        return [results[i] for i in range(len(tasks))]
+        return list(self.ordered(name, tasks))
 
     def close(self) -> None:
         """End the workers."""
@@ -50,74 +63,49 @@ class Serial(Executor):
     def __init__(self, context: Any):
         self.context = context
 
-    def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
+    def stream(self, name: str, tasks: Iterable[tuple], ahead: float = math.inf) -> Iterator[tuple[int, Any]]:
         for i, task in enumerate(tasks):
             yield i, getattr(self.context, name)(*task)
 
 
-class Arena:
-    """Shared memory that grows as needed and carries the tensors of one message at a time."""
+class Queue:
+    """Numbered tasks, each made when the one before is taken; true until all are done.
 
-    def __init__(self):
-        self.fd = os.memfd_create("fedrepro")
-        self.map: mmap.mmap | None = None
+    None is taken `ahead` or more places after the first that is not done."""
 
-    def _reserve(self, size: int) -> None:
-        """At least `size` bytes; the old mapping lives as long as tensors use it."""
-        if self.map is None or len(self.map) < size:
-            current = os.fstat(self.fd).st_size
-            if current < size:
-                os.ftruncate(self.fd, max(size, 2 * current))
-            self.map = mmap.mmap(self.fd, 0)
+    def __init__(self, tasks: Iterable[tuple], ahead: float):
+        self._fresh, self._ahead, self._count = iter(tasks), ahead, 0
+        self._next = next(self._fresh, None)
+        self.open: dict[int, tuple] = {}  # begun, or to be repeated
+        self._again: list[int] = []
+        self._deaths: Counter[int] = Counter()
 
-    def dump(self, value: Any) -> tuple[bytes, int]:
-        """Pickle `value` -> (text, bytes of its tensors, which are in shared memory)."""
-        tensors, size = [], 0
+    def take(self) -> int | None:
+        """The number of the next task, if one may start now."""
+        if self._again:
+            return self._again.pop()
+        i = self._count
+        if self._next is None or i - min(self.open, default=i) >= self._ahead:
+            return None
+        self.open[i], self._next, self._count = self._next, next(self._fresh, None), i + 1
+        return i
 
-        class Pickler(pickle.Pickler):
-            def persistent_id(self, item):
-                nonlocal size
-                if not isinstance(item, Tensor):
-                    return None
-                item = item.detach()
-                if item.device.type != "cpu":
-                    item = item.cpu()
-                if not (item.is_contiguous() or item.is_contiguous(memory_format=torch.channels_last)):
-                    item = item.contiguous()
-                address = (size, tuple(item.shape), item.stride(), item.dtype)
-                tensors.append((size, item))
-                size += -(-item.nbytes // ALIGN) * ALIGN
-                return address
+    def repeat(self, i: int) -> bool:
+        """Its worker died: whether the task may be tried again."""
+        self._again.append(i)
+        self._deaths[i] += 1
+        return self._deaths[i] < RETRIES
 
-        text = io.BytesIO()
-        Pickler(text, protocol=5).dump(value)
-        self._reserve(max(size, ALIGN))
-        for offset, item in tensors:
-            if item.numel():
-                flat = torch.frombuffer(self.map, dtype=item.dtype, count=item.numel(), offset=offset)
-                flat.copy_(item.as_strided((item.numel(),), (1,)))
-        return text.getvalue(), size
+    def done(self, i: int) -> None:
+        del self.open[i]
 
-    def load(self, text: bytes, size: int, copy: bool) -> Any:
-        """What `dump` was given; without `copy`, its tensors change with the next message."""
-        self._reserve(max(size, ALIGN))
-        arena = self.map
-
-        class Unpickler(pickle.Unpickler):
-            def persistent_load(self, address):
-                offset, shape, stride, dtype = address
-                count = 1
-                for extent in shape:
-                    count *= extent
-                if not count:
-                    return torch.empty(shape, dtype=dtype)
-                flat = torch.frombuffer(arena, dtype=dtype, count=count, offset=offset)
-                return (flat.clone() if copy else flat).as_strided(shape, stride)
-
-        return Unpickler(io.BytesIO(text)).load()
+    def __bool__(self) -> bool:
+        return bool(self.open) or self._next is not None
 
 
-def _serve(context: Any, pipe: Connection, inbox: Arena, outbox: Arena, inherited: list[Connection]) -> None:
+def _serve(
+    context: Any, pipe: Connection, inbox: Arena, outbox: Arena, board: Board, inherited: list[Connection]
+) -> None:
     """The worker process: does tasks until its pipe is closed."""
     for other in inherited:
         other.close()
@@ -127,8 +115,9 @@ def _serve(context: Any, pipe: Connection, inbox: Arena, outbox: Arena, inherite
     torch.set_num_threads(1)
     while True:
         try:
-            name, *parcel = pipe.recv()
-            task = inbox.load(*parcel, copy=False)
+            name, shared, *parcel = pipe.recv()
+            board.reserve(shared)
+            task = inbox.load(*parcel, copy=False, board=board)
         except (EOFError, OSError):  # closed, or reset because an answer of ours was never read
             return
         try:
@@ -158,6 +147,7 @@ class Processes(Executor):
 
     def __init__(self, context: Any, workers: int):
         self.context, self.workers, self.lost = context, workers, 0
+        self._board = Board()
         self._children: list[_Child] = []
         for _ in range(workers):
             self._children.append(self._start())
@@ -167,7 +157,8 @@ class Processes(Executor):
         ours, theirs = fork.Pipe()
         inbox, outbox = Arena(), Arena()
         inherited = [*(child.pipe for child in self._children), ours]
-        process = fork.Process(target=_serve, args=(self.context, theirs, inbox, outbox, inherited), daemon=True)
+        parts = (self.context, theirs, inbox, outbox, self._board, inherited)
+        process = fork.Process(target=_serve, args=parts, daemon=True)
         sys.stdout.flush()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # until the child is set up
         process.start()
@@ -175,13 +166,15 @@ class Processes(Executor):
         theirs.close()
         return _Child(process, ours, inbox, outbox)
 
-    def stream(self, name: str, tasks: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
-        todo = list(range(len(tasks)))[::-1]
-        tries, open_tasks = [0] * len(tasks), len(tasks)
-        while open_tasks:
+    def share(self, value: Any) -> None:
+        self._board.share(tensors_in(value))
+
+    def stream(self, name: str, tasks: Iterable[tuple], ahead: float = math.inf) -> Iterator[tuple[int, Any]]:
+        queue = Queue(tasks, ahead)
+        while queue:
             for child in self._children:
-                if child.task is None and todo:
-                    self._send(child, name, tasks, todo.pop(), tries)
+                if child.task is None and (i := queue.take()) is not None:
+                    self._send(child, name, i, queue.open[i])
             busy = [(child, child.task) for child in self._children if child.task is not None]
             ready = multiprocessing.connection.wait([child.pipe for child, _ in busy])
             for child, i in busy:
@@ -190,25 +183,26 @@ class Processes(Executor):
                 try:
                     fine, *parcel = child.pipe.recv()
                 except (EOFError, OSError):
-                    todo.append(i)
+                    if not queue.repeat(i):
+                        self.close()
+                        raise Failure(
+                            f"a worker process died {RETRIES} times on the same task; is memory short?"
+                        ) from None
                     self._replace(child)
                     continue
                 child.task = None
                 if not fine:
                     self.close()
                     raise parcel[0]
-                open_tasks -= 1
+                queue.done(i)
                 yield i, child.outbox.load(*parcel, copy=True)
 
-    def _send(self, child: _Child, name: str, tasks: Sequence[tuple], i: int, tries: list[int]) -> None:
-        tries[i] += 1
-        if tries[i] > RETRIES:
-            self.close()
-            raise Failure(f"a worker process died {RETRIES} times on the same task; is memory short?")
+    def _send(self, child: _Child, name: str, i: int, task: tuple) -> None:
         child.task = i
+        parcel = child.inbox.dump(task, self._board)
         # A pipe broken here is found by stream(), which waits on it.
         with contextlib.suppress(OSError):
-            child.pipe.send((name, *child.inbox.dump(tasks[i])))
+            child.pipe.send((name, self._board.size, *parcel))
 
     def _replace(self, child: _Child) -> None:
         child.process.join()
@@ -233,3 +227,5 @@ class Processes(Executor):
             for arena in (child.inbox, child.outbox):
                 with contextlib.suppress(OSError):
                     os.close(arena.fd)
+        if children:
+            os.close(self._board.fd)

@@ -3,11 +3,12 @@
 import itertools
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from fedrepro.methods import Message, Round, State, Upload
+from fedrepro.methods import Message, Round, State, Upload, Weights
 from fedrepro.simulation.client import TEST_BATCH, Visit, Worker
 from fedrepro.simulation.executor import Executor
 from fedrepro.simulation.fleet import Fleet
@@ -15,6 +16,29 @@ from fedrepro.simulation.ledger import count, nbytes
 from fedrepro.simulation.run import Row, Run
 from fedrepro.simulation.states import Clients
 from fedrepro.simulation.tree import Tree
+
+WAITING = 64 << 20  # bytes of uploads that may wait for that of an earlier participant
+
+
+class _Inbox:
+    """What one round's participants sent, as far as it has arrived."""
+
+    def __init__(self, r: Round, averages_late: bool):
+        self._r, self._averages_late = r, averages_late
+        self.uploads: list[Upload] = []  # without what is in the round's means
+        self.traffic = dict.fromkeys(("bytes_down", "bytes_up", "buffer_bytes_down", "buffer_bytes_up"), 0)
+        self.links: list[tuple[float, float]] = []  # each participant's seconds up and down
+        self.losses: list[float] = []
+        self.trained: list[Weights] = []  # each participant's model, if that is tested
+        self.duration = 0.0  # virtual seconds of the slowest participant
+        self.seconds = 0.0  # that folding took
+
+    def put(self, upload: Upload) -> None:
+        started = time.perf_counter()
+        if self._averages_late or upload.round == self._r.t:
+            upload = upload._replace(sent=self._r.means.fold(upload.sent, upload.n))
+        self.uploads.append(upload)
+        self.seconds += time.perf_counter() - started
 
 
 class Federation:
@@ -65,68 +89,80 @@ class Federation:
         """One round -> its row."""
         started = time.perf_counter()
         self.t += 1
-        drawn = self.fleet.participants(self.t)
-        r = Round(self.t, self.run, self.method.invite(drawn, self.fleet.limited), self.per_client)
+        due = [upload for when, upload in self.pending if when <= self.t]
+        self.pending = [(when, upload) for when, upload in self.pending if when > self.t]
+        r = self._round(due)
 
         # 1. Broadcast: the server decides what each participant gets.
         self.server = self.method.plan(self.server, r)
         messages = [self.method.broadcast(self.server, cid, r) for cid in r.participants]
         planned = time.perf_counter()
 
-        # 2. Visits: the participants train side by side.
-        visits = self._visit(r, messages)
+        # 2. Visits: the participants train side by side; the server takes them in the order of participants.
+        # 3. Uploads: counted, timed and folded into the round's means one by one; the late ones wait.
+        inbox = _Inbox(r, self.method.averages_late)
+        while due:
+            inbox.put(due.pop(0))
+        for cid, message, visit in zip(r.participants, messages, self._visits(r, messages), strict=True):
+            self._upload(r, cid, message, visit, inbox)
+        self.clock += inbox.duration
         visited = time.perf_counter()
 
-        # 3. Uploads: counted and timed; the late ones wait.
-        traffic, links = self._upload(r, messages, visits)
-        uploads = [upload for due, upload in self.pending if due <= self.t]
-        self.pending = [(due, upload) for due, upload in self.pending if due > self.t]
-        arrived = time.perf_counter()
-
         # 4. Aggregate: the next global model, from what arrived.
-        self.server = self.method.aggregate(self.server, uploads, r)
-        server_time = planned - started + time.perf_counter() - arrived
+        self.server = self.method.aggregate(self.server, inbox.uploads, r)
+        server_time = planned - started + inbox.seconds + time.perf_counter() - visited
 
         # 5. Test, and write the row.
-        loss = sum(visit.loss for visit in visits) / len(visits) if visits else math.nan
-        self.diverged = bool(visits) and not math.isfinite(loss)
-        row = {"round": self.t, **self._test(r, visits), "train_loss": loss, **traffic}
-        row |= {**self.method.columns(self.server, r), "sim_time": self.clock, **self._link_times(links)}
+        losses = inbox.losses
+        loss = sum(losses) / len(losses) if losses else math.nan
+        self.diverged = bool(losses) and not math.isfinite(loss)
+        row = {"round": self.t, **self._test(r, inbox.trained), "train_loss": loss, **inbox.traffic}
+        row |= {**self.method.columns(self.server, r), "sim_time": self.clock, **self._link_times(inbox.links)}
         row["server_bytes"] = nbytes(self.server) + self.per_client.nbytes
         row["server_time"] = server_time
-        row["client_time"] = (visited - planned) * self.executor.workers / max(len(visits), 1)
+        row["client_time"] = (visited - planned - inbox.seconds) * self.executor.workers / max(len(losses), 1)
         row["wall_time"] = time.perf_counter() - started
         self.rows.append(row)
         return row
 
-    def _visit(self, r: Round, messages: list[Message]) -> list[Visit]:
-        tasks = [
-            (r.t, cid, message, self.clients.get(cid), self.visits.get(cid, 0), self.fleet.limited(cid))
-            for cid, message in zip(r.participants, messages, strict=True)
-        ]
-        return self.executor.map("client", tasks)
+    def _round(self, due: list[Upload]) -> Round:
+        """The round with its participants, and the sizes of the uploads that will be averaged: known before a visit."""
+        t, method = self.t, self.method
+        participants = method.invite(self.fleet.participants(t), self.fleet.limited)
+        sizes = [upload.n for upload in due if method.averages_late]
+        sizes += [len(self.worker.parts[cid]) for cid in participants if not self.fleet.delay(t, cid)]
+        return Round(t, self.run, participants, self.per_client, means=method.means(self.run, sizes))
 
-    def _upload(
-        self, r: Round, messages: list[Message], visits: list[Visit]
-    ) -> tuple[dict[str, int], list[tuple[float, float]]]:
-        """Keeps each client's state, sends its upload on its way and moves the clock -> (bytes of all participants,
-        each one's seconds up and down)."""
-        traffic: dict[str, int] = dict.fromkeys(("bytes_down", "bytes_up", "buffer_bytes_down", "buffer_bytes_up"), 0)
-        duration, links = 0.0, []
-        for cid, message, visit in zip(r.participants, messages, visits, strict=True):
-            down, buffers_down = count(message)
-            up, buffers_up = count(visit.sent)
-            for column, size in zip(traffic, (down, up, buffers_down, buffers_up), strict=True):
-                traffic[column] += size
-            compute, communicate = self.fleet.seconds(r.t, cid, up, down)
-            links.append(self.fleet.transfer(r.t, cid, up, down))
-            duration = max(duration, compute + communicate)
-            self.clients.put(cid, visit.kept, r.t)
-            self.visits[cid] = self.visits.get(cid, 0) + 1
-            due = r.t + self.fleet.delay(r.t, cid)
-            self.pending.append((due, Upload(cid, visit.n, visit.sent, r.t, compute, communicate)))
-        self.clock += duration
-        return traffic, links
+    def _visits(self, r: Round, messages: list[Message]) -> Iterator[Visit]:
+        """Every participant's visit, in their order; a client's state is found when its visit starts."""
+        find = self.clients.find if self.executor.same_files else self.clients.get
+        tasks = (
+            (r.t, cid, message, find(cid), self.visits.get(cid, 0), self.fleet.limited(cid))
+            for cid, message in zip(r.participants, messages, strict=True)
+        )
+        self.executor.share(self.server)
+        ahead = max(2 * self.executor.workers, WAITING // max(self.server["w"].nbytes, 1))
+        return self.executor.ordered("client", tasks, ahead)
+
+    def _upload(self, r: Round, cid: int, message: Message, visit: Visit, inbox: "_Inbox") -> None:
+        """Keeps the client's state, counts its bytes and seconds and sends its upload on its way."""
+        down, buffers_down = count(message)
+        up, buffers_up = count(visit.sent)
+        for column, size in zip(inbox.traffic, (down, up, buffers_down, buffers_up), strict=True):
+            inbox.traffic[column] += size
+        compute, communicate = self.fleet.seconds(r.t, cid, up, down)
+        inbox.links.append(self.fleet.transfer(r.t, cid, up, down))
+        inbox.duration = max(inbox.duration, compute + communicate)
+        inbox.losses.append(visit.loss)
+        if self.run.personal == "trained" and self._tested(r.t):
+            inbox.trained.append(self.method.trained_model(visit.sent, visit.kept))
+        self.clients.put(cid, visit.kept, r.t)
+        self.visits[cid] = self.visits.get(cid, 0) + 1
+        upload = Upload(cid, visit.n, visit.sent, r.t, compute, communicate)
+        if late := self.fleet.delay(r.t, cid):
+            self.pending.append((r.t + late, upload))
+        else:
+            inbox.put(upload)
 
     def _link_times(self, links: list[tuple[float, float]]) -> dict[str, float]:
         """Mean seconds up and down over the participants, if the run has a downlink of its own."""
@@ -135,11 +171,16 @@ class Federation:
         means = [sum(way) / len(way) for way in zip(*links, strict=True)] or [math.nan] * 2
         return dict(zip(("time_up", "time_down"), means, strict=True))
 
-    def _test(self, r: Round, visits: list[Visit]) -> dict[str, float]:
-        if r.t % (self.run.eval_every or 1) and r.t != self.run.rounds:
+    def _tested(self, t: int) -> bool:
+        """Whether round t ends with a test."""
+        return t % (self.run.eval_every or 1) == 0 or t == self.run.rounds
+
+    def _test(self, r: Round, trained: list[Weights]) -> dict[str, float]:
+        if not self._tested(r.t):
             columns = ("accuracy", "loss", "personal_accuracy") if self.run.personal else ("accuracy", "loss")
             return dict.fromkeys(columns, math.nan)
-        personal = self._test_personally(r, visits) if self.run.personal else None
+        self.executor.share(self.server)
+        personal = self._test_personally(r, trained) if self.run.personal else None
         models = self.method.tested(self.server, lambda cid: self.clients.get(cid) or {}, r)
         if personal and not models:
             return {"accuracy": personal[0], "loss": personal[1], "personal_accuracy": personal[0]}
@@ -152,14 +193,13 @@ class Federation:
         right, loss = (sum(score[i] for part in scores for score in part) / total for i in (0, 1))
         return {"accuracy": right, "loss": loss} | ({"personal_accuracy": personal[0]} if personal else {})
 
-    def _test_personally(self, r: Round, visits: list[Visit]) -> tuple[float, float]:
+    def _test_personally(self, r: Round, trained: list[Weights]) -> tuple[float, float]:
         """Mean over clients of the (accuracy, loss) of each one's model on its own test split."""
         cids = range(self.run.clients) if self.run.personal == "all" else r.participants
         if not cids:
             return math.nan, math.nan
-        if self.run.personal == "trained":
-            models = [self.method.trained_model(visit.sent, visit.kept) for visit in visits]
-        else:
+        models = trained
+        if self.run.personal != "trained":
             models = [self.method.personal(self.server, self.clients.get(cid) or {}, cid) for cid in cids]
         scores = self.executor.map("test_client", [(*model, cid) for model, cid in zip(models, cids, strict=True)])
         accuracy, loss = (sum(score[i] / score[2] for score in scores) / len(cids) for i in (0, 1))

@@ -1,4 +1,4 @@
-"""Progress of many runs, read from their store: one bar over all rounds, or plain lines without a terminal."""
+"""Progress of many runs, read from their store: one bar over all rounds, or plain lines elsewhere; kind interrupts."""
 
 import contextlib
 import sys
@@ -7,9 +7,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from fedrepro.errors import Stopped
 from fedrepro.simulation.run import Run
 
 PRINT_EVERY = 30  # seconds between two plain lines
+
+
+def in_notebook() -> bool:
+    """Whether the kernel of a notebook runs this process."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+@contextlib.contextmanager
+def stoppable(kept: bool) -> Iterator[None]:
+    """A notebook's cell that is interrupted says in one line what to do, without a traceback."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if type(stop) is not KeyboardInterrupt or not in_notebook():
+            raise
+        advice = "run the cell again to resume" if kept else "nothing is kept; with store=... the same cell resumes"
+        raise Stopped(f"stopped; {advice}") from None
 
 
 def rounds_done(folder: Path) -> int:
@@ -27,8 +46,11 @@ def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]
     known = {run.id: run for run in runs}
     total = sum(run.rounds for run in known.values())
     done, stop = dict.fromkeys(known, 0), threading.Event()
-    terminal = sys.stderr.isatty()
-    bar = tqdm(total=total, unit="round", disable=not terminal, smoothing=0.05, file=sys.stderr)
+    terminal, notebook = sys.stderr.isatty(), in_notebook()
+    stream = sys.stdout if notebook else sys.stderr
+    bar = tqdm(
+        total=total, unit="round", disable=not (terminal or notebook), smoothing=0.05, file=stream, leave=not notebook
+    )
     started = time.monotonic()
 
     def refresh() -> None:
@@ -41,15 +63,16 @@ def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]
     def watch() -> None:
         refresh()
         first, printed = bar.n, time.monotonic()
-        while not stop.wait(2):
+        bar.initial = first  # what was there before says nothing about the speed
+        while not stop.wait(1 if notebook else 2):
             refresh()
-            if not terminal and time.monotonic() - printed > PRINT_EVERY:
+            if bar.disable and time.monotonic() - printed > PRINT_EVERY:
                 printed = time.monotonic()
                 print(f"  {bar.n}/{total} rounds{_left(total - bar.n, bar.n - first, printed - started)}", flush=True)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    say = bar.write if terminal else (lambda text: print(text, flush=True))
+    say = bar.write if not bar.disable else (lambda text: print(text, flush=True))
     try:
         yield say
     finally:

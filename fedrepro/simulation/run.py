@@ -3,12 +3,15 @@
 import hashlib
 import json
 import math
+import os
+import tomllib
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from fedrepro.checks import choose, number
-from fedrepro.errors import bad
+from fedrepro.errors import BadInput, bad
 
 Row = dict[str, Any]  # one round of a run: its measures, by column
 AUGMENTATIONS = ("none", "flip", "crop", "crop+flip")
@@ -40,6 +43,20 @@ LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed
 def about(text: str, default: Any) -> Any:
     """A field with its line of help."""
     return field(default=default, metadata={"help": text})
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The fields of a run as a TOML file gives them, not yet checked."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"{os.fspath(path)}: not a run in TOML that can be read ({why})") from None
+
+
+def _toml(value: Any) -> str:
+    """A value of a run's description; JSON writes text, numbers, booleans and lists of them as TOML does."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def identify(described: dict[str, Any]) -> str:
@@ -88,6 +105,9 @@ class Run:
     download: tuple[float, float] | None = about("low:high Mbit/s of the downlink (default: as bandwidth)", None)
     compute: tuple[float, float] | None = about("low:high seconds of computing per device and round", None)
     redraw: int | None = about("rounds after which bandwidth and compute are drawn again (default: 10)", None)
+    code: dict[str, str] | None = field(
+        default=None, init=False, metadata={"help": "checksums of a method, model or data set from outside fedrepro"}
+    )
 
     def __post_init__(self):
         for name, (kind, low, high, closed) in LIMIT.items():
@@ -130,6 +150,26 @@ class Run:
         method = methods.build(self.method, **self.hp)
         self._set("hp", asdict(method))
         method.check(self)
+        self._set("code", self._outside())
+
+    def _outside(self) -> dict[str, str] | None:
+        """The checksums of what is not fedrepro's own, as it is now; None if all of it is."""
+        from fedrepro import data, methods, models
+
+        places = {"data": data, "model": models, "method": methods}
+        found = {part: place.fingerprint(getattr(self, part)) for part, place in places.items()}
+        return {part: checksum for part, checksum in found.items() if checksum} or None
+
+    def check_code(self) -> None:
+        """Refuse a run whose method, model or data were registered anew, with other code, since it was described."""
+        self._compare(self.code, "make the Run again")
+
+    def _compare(self, described: dict[str, str] | None, advice: str) -> None:
+        now, then = self._outside() or {}, described or {}
+        if changed := [part for part in {**then, **now} if then.get(part) != now.get(part)]:
+            part = changed[0]
+            was, is_ = (f"code {code[part]}" if part in code else "fedrepro's own" for code in (then, now))
+            raise BadInput(f"{part}: {getattr(self, part)!r} has changed, it was {was} and is {is_}; {advice}")
 
     @classmethod
     def _required(cls) -> set[str]:
@@ -173,4 +213,26 @@ class Run:
             raise bad("run", values, f"a mapping with the fields {', '.join(known)}")
         for name in values:
             choose("run field", name, known)
-        return cls(**values)
+        described = values.get("code")
+        run = cls(**{name: value for name, value in values.items() if name != "code"})
+        if "code" in values:
+            run._compare(described, "a run with the code of now needs a description without `code`")
+        return run
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the description as TOML, for `Run.load` and `fedrepro run --config`."""
+        plain = {name: value for name, value in self.described.items() if not isinstance(value, dict)}
+        lines = [f"{name} = {_toml(value)}" for name, value in plain.items()]
+        for name in ("hp", "code"):
+            if table := getattr(self, name):
+                lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+        Path(path).write_text("\n".join(lines) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Run":
+        """The run that a TOML file describes; what it leaves out has its default, unknown fields are refused."""
+        values = read_toml(path)
+        try:
+            return cls.from_dict(values)
+        except BadInput as error:
+            raise BadInput(f"{os.fspath(path)}: {error}") from None

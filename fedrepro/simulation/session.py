@@ -15,6 +15,7 @@ from fedrepro.errors import Diverged, Failure, bad
 from fedrepro.simulation.client import Worker
 from fedrepro.simulation.executor import Executor, Processes, Serial
 from fedrepro.simulation.federation import Federation
+from fedrepro.simulation.progress import stoppable
 from fedrepro.simulation.provenance import provenance
 from fedrepro.simulation.result import Result
 from fedrepro.simulation.run import Row, Run
@@ -184,7 +185,8 @@ def train(
     `engine`: process (this machine) or ray (the clients of a round go to a Ray cluster). A run whose training loss is
     no longer finite ends with `Diverged`, unless `stop_diverged` is False.
     """
-    with contextlib.closing(_session(run, store, workers, device, engine, stop_diverged)) as session:
+    session = _session(run, store, workers, device, engine, stop_diverged)
+    with stoppable(store is not None), contextlib.closing(session):
         for item in session:
             if isinstance(item, Result):
                 return item

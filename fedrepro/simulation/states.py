@@ -33,9 +33,14 @@ class Clients:
 
     def get(self, cid: int) -> dict[str, Any] | None:
         """The client's state; None before its first."""
+        found = self.find(cid)
+        return load_tensors(found, mapped=True) if isinstance(found, Path) else found
+
+    def find(self, cid: int) -> dict[str, Any] | Path | None:
+        """The client's state, or the file that has it until the next checkpoint; None before its first."""
         if cid not in self.version:
             return None
-        return self._states[cid] if cid in self._states else load_tensors(self._file(cid), mapped=True)
+        return self._states[cid] if cid in self._states else self._file(cid)
 
     def put(self, cid: int, state: dict[str, Any], t: int) -> None:
         """The client's state after round t; an empty one is not stored."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedrepro.simulation.client import Worker
+from fedrepro.simulation.progress import stoppable
 from fedrepro.simulation.result import Result
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import (
@@ -55,8 +56,15 @@ def sweep(
     """
     runs, engine = list({run.id: run for run in runs}.values()), pick_engine(engine)
     check_root(store)
-    if engine == "ray":
-        return _on_cluster(runs, Path(store).absolute(), workers, device, progress)
+    with stoppable(kept=True):
+        if engine == "ray":
+            return _on_cluster(runs, Path(store).absolute(), workers, device, progress)
+        return _on_this_machine(runs, store, workers, device, engine, progress)
+
+
+def _on_this_machine(
+    runs: list[Run], store: Folder, workers: int | None, device: str, engine: str, progress: Progress
+) -> dict[str, str]:
     workers, device = count_workers(workers), pick_device(device)
     _check_all(runs, store, device)
     if len(runs) < workers or device != "cpu":

@@ -87,7 +87,12 @@ def mean(trees: Sequence[Tree], weights: Sequence[float] | None = None) -> Tree:
     """sum_i (weight_i / sum of weights) tree_i, in the order given; plain mean without weights."""
     weights = [1.0] * len(trees) if weights is None else weights
     total = sum(weights)
-    result = trees[0] * (weights[0] / total)
+    result = plus(None, trees[0], weights[0] / total)
     for tree, weight in zip(trees[1:], weights[1:], strict=True):
-        result.add_(tree, alpha=weight / total)
+        result = plus(result, tree, weight / total)
     return result
+
+
+def plus(result: Tree | None, tree: Tree, share: float) -> Tree:
+    """One more term of a weighted sum; the sum is changed in place."""
+    return tree * share if result is None else result.add_(tree, alpha=share)

@@ -68,8 +68,8 @@ def takeover(function) -> Answer:
 def fes_step(function) -> Answer:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        before = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Identity(), nn.Conv2d(2, 2, 3), nn.ReLU(),
-                               nn.Identity(), nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))  # fmt: skip
+        extractor = nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Identity(), nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Identity()
+        before = nn.Sequential(*extractor, nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
     x, y, lr = torch.randn(5, 1, 6, 6, generator=stream(0, "exercise")), torch.tensor([0, 2, 1, 1, 0]), 0.5
     parameters = list(before.parameters())
     gradients = torch.autograd.grad(F.cross_entropy(before(x), y), parameters)
@@ -124,10 +124,12 @@ def aggregate(function) -> Answer:
     able = [i for i in range(8) if not fleet.limited(i)]
     for chosen in (slow[:2] + able[:2], able, slow):
         old = torch.randn(3, generator=draw).double(), torch.randn(2, generator=draw).double()
-        drawn = [(10 * (j + 1), i in slow, old[0] if i in slow else torch.randn(3, generator=draw).double(),
-                  torch.randn(2, generator=draw).double()) for j, i in enumerate(chosen)]  # fmt: skip
-        uploads = [Upload(i, n, {"w": Tree(f=f, c=c), "b": Tree()}, 1)
-                   for i, (n, _, f, c) in zip(chosen, drawn, strict=True)]  # fmt: skip
+        drawn, uploads = [], []
+        for n, i in enumerate(chosen, start=1):
+            f = old[0] if i in slow else torch.randn(3, generator=draw).double()
+            c = torch.randn(2, generator=draw).double()
+            drawn.append((10 * n, i in slow, f, c))
+            uploads.append(Upload(i, 10 * n, {"w": Tree(f=f, c=c), "b": Tree()}, 1))
         server = {"w": Tree(f=old[0], c=old[1]), "b": Tree(), "ama_capable/classifier": ["c"]}
         wanted = method.aggregate(server, uploads, Round(1, run, chosen))["w"]
         given = call(function, old, list(drawn), what="aggregate")

@@ -1,6 +1,7 @@
 """The checks of notebooks/dfl/method.ipynb."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -89,7 +90,7 @@ def softened(function) -> Answer:
     table = torch.softmax(torch.randn(6, 6, generator=draw, dtype=torch.float64), 1)
     y, rho = torch.tensor([0, 5, 2, 2]), 0.7
     z = torch.randn(4, 6, generator=draw, dtype=torch.float64, requires_grad=True)
-    k = SimpleNamespace(scratch={"dfl/y": table, "dfl/rho": rho})
+    k: Any = SimpleNamespace(scratch={"dfl/y": table, "dfl/rho": rho})  # all that Eq. (7) reads of a visit
     (wanted,) = torch.autograd.grad(DFL().loss(k, z, y, z), z)
     given = call(function, table.clone(), y.clone(), rho, what="softened")
     if isinstance(given, Answer):

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -148,8 +149,8 @@ def _logits() -> tuple[list[Tensor], Tensor, Tensor]:
     return [path.requires_grad_() for path in hybrid], main.requires_grad_(), torch.arange(6) % 4
 
 
-def _client(name: str) -> tuple[SimpleNamespace, Tensor, Tensor]:
-    """A client in the middle of a visit, as the library's functions see it: its model has left the global one."""
+def _client(name: str) -> tuple[Any, Tensor, Tensor]:
+    """What the library's functions read of a visit (a whole Local needs data): its model has left the global one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = models.build(name, classes=10, channels=1, size=16).train()
@@ -158,6 +159,6 @@ def _client(name: str) -> tuple[SimpleNamespace, Tensor, Tensor]:
             for p in model.parameters():
                 p += 0.1 * torch.randn_like(p)
         x, y = torch.randn(4, 1, 16, 16), torch.arange(4)
-    k = SimpleNamespace(model=model, frozen=frozen, taps=[], start=Tree(), start_buffers=Tree(),
-                        buffers=Tree(model.named_buffers()), teacher=lambda *_: frozen)  # fmt: skip
+    k = SimpleNamespace(model=model, buffers=Tree(model.named_buffers()), start=Tree(), start_buffers=Tree(), taps=[])
+    k.frozen, k.teacher = frozen, lambda *_: frozen
     return k, x, y

@@ -27,9 +27,11 @@ def download(answer: Callable) -> Answer:
         if isinstance(given, Answer):
             return given
         if not (found := compare(given, expected, f"download({own}, {sizes}, {mu})")).right:
-            hints = {sum(sizes) - expected: "those are the bytes that stay on the server",
-                     sum(s for s, r in zip(sizes, own, strict=True) if r <= mu): "Algorithm 3 also withholds r_ii = μ",
-                     sum(r < mu for r in own): "that is the number of layers, not of bytes"}  # fmt: skip
+            hints = {
+                sum(sizes) - expected: "those are the bytes that stay on the server",
+                sum(s for s, r in zip(sizes, own, strict=True) if r <= mu): "Algorithm 3 also withholds r_ii = μ",
+                sum(r < mu for r in own): "that is the number of layers, not of bytes",
+            }
             return _hinted(found, given, expected, hints)
     return right("The library's message has as many bytes.")
 
@@ -51,8 +53,9 @@ def own_share(answer: Callable) -> Answer:
         if isinstance(given, Answer):
             return given
         if not (found := compare(given, expected, f"own_share({clients}, {per_round}, {visit})")).right:
-            hints = {1 / per_round: "that is the rule that keeps the mass (KA-15); the printed one lets it grow",
-                     _own_shares(clients, per_round, visit + 1)[-1]: "that is the visit after"}  # fmt: skip
+            later = _own_shares(clients, per_round, visit + 1)[-1]
+            kept = "that is the rule that keeps the mass (KA-15); the printed one lets it grow"
+            hints = {1 / per_round: kept, later: "that is the visit after"}
             return _hinted(found, given, expected, hints)
     return right(f"After four visits out of 100 clients: {expected:.3f}, and nothing was learned.")
 
@@ -130,8 +133,8 @@ def search(answer: Callable) -> Answer:
                 if given != expected:
                     kind = " (so the printed branches go)" if given == printed else ""
                     where = [o for o in range(1, layers + 1) if holds[o]] or "no Ω"
-                    return off(f"L = {layers}, (29) holds at {where}: from Ω = {omega} you go to {given}{kind}, "
-                               f"expected {expected}")  # fmt: skip
+                    step = f"from Ω = {omega} you go to {given}{kind}, expected {expected}"
+                    return off(f"L = {layers}, (29) holds at {where}: {step}")
     return right("The same Ω as the library's for every criterion of up to five layers.")
 
 

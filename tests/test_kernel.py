@@ -1,0 +1,78 @@
+"""In the kernel of a notebook: progress counts rounds, an interrupted cell is kind, wrong input is one line."""
+
+import contextlib
+import re
+import time
+from queue import Empty
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+PATIENCE = 60  # seconds
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """(manager, client) of a kernel that has imported fedrepro."""
+    manager, client = start_new_kernel(cwd=str(tmp_path_factory.mktemp("kernel")), kernel_name="python3")
+    try:
+        texts, error = execute(manager, client, "import fedrepro\nfrom fedrepro import Run, rounds, sweep, train")
+        assert error is None and not texts
+        yield manager, client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def execute(manager, client, code, interrupt_at=None):
+    """What a cell printed, and its error message; interrupted once what it printed matches a pattern."""
+    sent, texts, error, end = client.execute(code), [], None, time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        with contextlib.suppress(Empty):
+            message = client.get_iopub_msg(timeout=1)
+            if message["parent_header"].get("msg_id") != sent:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                texts.append(content["text"])
+            if kind == "error":
+                error = content
+            if kind == "status" and content["execution_state"] == "idle":
+                return texts, error
+            if interrupt_at and re.search(interrupt_at, "".join(texts)):
+                manager.interrupt_kernel()
+                interrupt_at = None
+    raise AssertionError(f"the cell took more than {PATIENCE} s: {texts}")
+
+
+LONG = 'Run(data="digits", clients=4, per_round=2, rounds={}, epochs=1, seed={})'
+
+
+def test_wrong_input_is_one_line(kernel):
+    _, error = execute(*kernel, 'Run(method="fedprx")')
+    (line,) = error["traceback"]
+    assert line.startswith("method: 'fedprx' is not valid; did you mean fedprox?") and "\n" not in line
+
+
+def test_an_interrupted_cell_says_how_to_resume(kernel):
+    code = f"train({LONG.format(100_000, 0)}, store='runs', workers={{}}, progress=lambda row: print(row['round']))"
+    _, error = execute(*kernel, code.format(1), interrupt_at=r"\b3\n")
+    assert error["traceback"] == ["stopped; run the cell again to resume"]
+    texts, error = execute(*kernel, code.format(2), interrupt_at=r"\b\d+\n(.*\n){5}")
+    assert error["traceback"] == ["stopped; run the cell again to resume"]
+    assert "".join(texts).startswith("1\n2\n3\n")  # it resumed: the rounds that were there come first
+    _, error = execute(*kernel, code.format(1).replace("store='runs', ", ""), interrupt_at=r"\b2\n")
+    assert error["traceback"] == ["stopped; nothing is kept; with store=... the same cell resumes"]
+
+
+def test_progress_counts_rounds_and_the_time_left(kernel):
+    code = f"""
+from pathlib import Path
+from fedrepro.simulation.progress import progress
+runs = [{LONG.format(100_000, 1)}, {LONG.format(100_000, 2)}]
+with progress(runs, Path("runs")):
+    sweep(runs, store="runs", workers=2)
+"""
+    texts, error = execute(*kernel, code, interrupt_at=r"[1-9]\d*/200000 \[00:0[2-9]<\d[\d:]+, ")
+    assert error["traceback"] == ["stopped; run the cell again to resume"]
+    assert "nan" not in "".join(texts)
