@@ -113,7 +113,8 @@ def _overview(found: Sequence[Paper]) -> str:
     totals = {scale: sum((paper.count(scale) for paper in found), Counter()) for scale in scales}
     runs = {id_ for paper in found for known in paper.records.values() for id_ in known.runs}
     claims = sum(len(paper.claims) for paper in found)
-    numbers = (len(found), "paper"), (claims, "claim"), (len(runs), "training")
+    judged = sum(bool(paper.claims) for paper in found)  # the arena is no paper
+    numbers = (judged, "paper"), (claims, "claim"), (len(runs), "training")
     counted = [f"{n} {what}{'s' * (n != 1)}" for n, what in numbers]
     header = (
         "<h1>Federated-learning papers, reproduced</h1>"
