@@ -1,6 +1,7 @@
 const all = (selector, where = document) => [...where.querySelectorAll(selector)];
 const state = { verdicts: new Set(), scale: "", words: [] };
 const search = document.getElementById("search");
+const FRONT = ".card, #totals, #totals + .totals, #note, #comparisons, #methods, #verdicts";
 
 // every hyphen and minus sign is one; "noniid", "non-iid" and "non iid" find non-IID
 const plain = text => text.normalize("NFKC").toLowerCase().replace(/[\u2010-\u2015\u2212\uFE63\uFF0D]/g, "-").replace(/\s+/g, " ");
@@ -23,6 +24,7 @@ function filter() {
   for (const badge of all(".list .badge")) badge.hidden = state.scale && badge.querySelector("small").textContent !== state.scale;
   for (const table of all(".table")) table.hidden = !all(".measured:not([hidden])", table).length;
   for (const paper of all(".paper")) paper.hidden = asked && !all(".claim:not([hidden])", paper).length;
+  for (const front of all(FRONT)) front.hidden = asked; // so that what was found comes first
   const shown = all(".claim:not([hidden])").filter(claim => !claim.closest("[hidden]")).length;
   document.getElementById("shown").textContent = asked || state.scale ? `${shown} claim${shown === 1 ? "" : "s"} shown` : "";
 }

@@ -125,6 +125,7 @@ def _overview(found: Sequence[Paper]) -> str:
     listed = "".join(
         f'<section class="paper"><h3>{escape(paper.title)}</h3><ul class="list">{_claim_list(paper)}</ul></section>'
         for paper in found
+        if paper.claims
     )
     bars = "".join(fragments.total(scale, totals[scale], EXPLAINED[scale]) for scale in scales)
     main = (
@@ -145,11 +146,8 @@ def _claim_list(paper: Paper) -> str:
 def _card(paper: Paper) -> str:
     """A paper's answer: the headline of its note and its main comparisons, those with its reference first."""
     rows = sorted(_main(paper), key=lambda row: (not row.against_reference, row.pair is None))
-    plot = (
-        forest.plot([(row, paper.page) for row in rows[:SHOWN]])
-        if rows
-        else '<p class="soft">Nothing of this is measured yet.</p>'
-    )
+    nothing = "Nothing of this is measured yet." if paper.claims else "Nothing is claimed here, so nothing is judged."
+    plot = forest.plot([(row, paper.page) for row in rows[:SHOWN]]) if rows else f'<p class="soft">{nothing}</p>'
     more = f"{min(SHOWN, len(rows))} of {len(rows)} comparisons; all of them, " if len(rows) > SHOWN else ""
     return f"""<section class="card" id="{paper.id}">
 <h2><a href="{paper.page}">{escape(paper.title)}</a></h2>
@@ -190,19 +188,21 @@ def _paper_page(paper: Paper, found: Sequence[Paper]) -> str:
     header = (
         f'<h1>{escape(paper.title)}</h1><p class="soft">{_cited(paper)} · <code>make reproduce-{paper.id}</code></p>'
     )
-    parts = {"note": ("Reproduction note", _note(paper))}
+    parts = {"note": ("Reproduction note", _note(paper))} if paper.note else {}
     if rows := _main(paper):
         parts["comparisons"] = ("Main comparisons", forest.plot([(row, "") for row in rows]))
     if methods := matrix.table(paper.rows):
         hint = '<p class="soft">Percentage points of accuracy; each number leads to its runs.</p>'
         parts["methods"] = ("Methods against baselines", hint + methods)
-    parts["verdicts"] = ("Verdicts by scale", f'<div class="totals">{totals}</div>')
+    if paper.claims:
+        parts["verdicts"] = ("Verdicts by scale", f'<div class="totals">{totals}</div>')
     parts["tables"] = ("Tables, figures and claims", "".join(_table(paper, table) for table in paper.tables))
-    parts["untestable"] = ("Claims that no experiment here can test", _untestable(paper))
+    if paper.untestable:
+        parts["untestable"] = ("Claims that no experiment here can test", _untestable(paper))
     parts["more"] = ("Deviations, errata, runs", f"{_deviations(paper)}{_errata(paper)}{_run_list(paper)}")
     main = "".join(f'<section id="{id_}"><h2>{title}</h2>{body}</section>\n' for id_, (title, body) in parts.items())
     links = {f"#{id_}": title for id_, (title, _) in parts.items()}
-    own = {f"#{table.name}": table.title.partition(", ")[2] or table.title for table in paper.tables}
+    own = {f"#{table.name}": table.title.removeprefix(paper.title).lstrip(",: ") for table in paper.tables}
     others = {"index.html": "Overview"} | {other.page: other.title for other in found if other is not paper}
     contents = (
         f"<ul>{_linked(links)}</ul><h2>Tables</h2><ul>{_linked(own)}</ul><h2>Elsewhere</h2><ul>{_linked(others)}</ul>"
@@ -216,7 +216,7 @@ def _note(paper: Paper) -> str:
     text = paper.note.partition("\n")[2] if paper.note.startswith("# ") else paper.note
     body = str(_markdown(text)).replace("<h2>", "<h3>").replace("</h2>", "</h3>")
     body = body.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
-    return f'<div class="note">{body}</div>' if paper.note else '<p class="soft">No note is written yet.</p>'
+    return f'<div class="note">{body}</div>'
 
 
 def _runs(known: Record) -> dict[str, dict]:
@@ -264,7 +264,7 @@ def _untestable(paper: Paper) -> str:
         f"<br>{escape(claim.untestable)}</li>"
         for claim in paper.untestable
     )
-    return f"<ul>{items}</ul>" if items else '<p class="soft">None.</p>'
+    return f"<ul>{items}</ul>"
 
 
 def _deviations(paper: Paper) -> str:

@@ -20,7 +20,7 @@ PLACE = re.compile(r", (?:Figs?\b|Tables?\b|Section\b).*")
 class Paper:
     def __init__(self, name: str, results: Path):
         self.id, self.tables = name, spec.tables(name)
-        self.title = self.tables[0].title.partition(",")[0]
+        self.title = re.split("[,:]", self.tables[0].title)[0]
         self.source, self.link = PLACE.sub("", self.tables[0].source), self.tables[0].link
         folders = {scale: results / scale / name for scale in SCALES}
         self.records = {scale: Record(path) for scale, path in folders.items() if (path / record.RUNS).exists()}

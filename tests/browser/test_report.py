@@ -64,7 +64,7 @@ def test_search_takes_all_words_and_any_hyphen(open_page):
     texts = shown(page)
     assert texts and all("fedmlb" in text.lower() and "kd" in text.lower() for text in texts)
     count = int(re.match(r"\d+", page.locator("#shown").inner_text()).group())
-    assert count == len(texts)
+    assert count == len(texts) and not page.locator("#note").is_visible()  # what was found comes first
     found = []
     for words in ("FedMLB − FedAvg", "FedMLB - FedAvg", "fedmlb – fedavg"):  # minus, hyphen, dash
         search.fill(words)
