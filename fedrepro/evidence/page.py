@@ -51,7 +51,7 @@ def build(folder: Path, say: Say = lambda line: None) -> Path:
     """Write `folder`/index.html and, per paper, its page, note and README.md; executed notebooks become web pages."""
     record.check_path(folder)
     started = time.monotonic()
-    found = [Paper(name, folder) for name in spec.papers()]
+    found = sorted((Paper(name, folder) for name in spec.papers()), key=lambda paper: not paper.claims)
     if not any(paper.records for paper in found):
         wanted = f"a folder with <scale>/<paper>/{record.RUNS}, such as results or results/local"
         raise bad("results", str(folder), wanted)
@@ -146,14 +146,14 @@ def _claim_list(paper: Paper) -> str:
 def _card(paper: Paper) -> str:
     """A paper's answer: the headline of its note and its main comparisons, those with its reference first."""
     rows = sorted(_main(paper), key=lambda row: (not row.against_reference, row.pair is None))
-    nothing = "Nothing of this is measured yet." if paper.claims else "Nothing is claimed here, so nothing is judged."
+    nothing = "No accuracies are compared yet." if paper.claims else "Nothing is claimed here, so nothing is judged."
     plot = forest.plot([(row, paper.page) for row in rows[:SHOWN]]) if rows else f'<p class="soft">{nothing}</p>'
     more = f"{min(SHOWN, len(rows))} of {len(rows)} comparisons; all of them, " if len(rows) > SHOWN else ""
     return f"""<section class="card" id="{paper.id}">
 <h2><a href="{paper.page}">{escape(paper.title)}</a></h2>
 <p class="soft">{_cited(paper)}</p>
 <p class="headline">{_inline(note.headline(paper.note))}</p>
-{plot}<p>{more}<a href="{paper.page}">note, tables, verdicts and runs of {escape(paper.title)}</a></p>
+{plot}<p>{more}<a href="{paper.page}">{escape(paper.title)} in full: tables, figures, verdicts, runs</a></p>
 </section>
 """
 
