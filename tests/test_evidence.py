@@ -1,5 +1,6 @@
 """The evidence list: its order, its budget, and that nothing is trained twice, not even from the record alone."""
 
+import contextlib
 import json
 import os
 import random
@@ -83,11 +84,11 @@ def test_killed_and_moved_to_an_empty_store_nothing_recorded_is_trained_again(ho
     draw, recorded, written = random.Random(16), home / "results/smoke/fedbr/runs.json", {}
     for _ in range(5):
         child, wanted = start(home), len(written) + draw.randint(0, 1)
-        while len(json.loads(recorded.read_text()) if recorded.exists() else {}) < wanted:
-            assert child.poll() is None
+        while len(json.loads(recorded.read_text()) if recorded.exists() else {}) < wanted and child.poll() is None:
             time.sleep(0.05)
         time.sleep(draw.uniform(0, 2))
-        os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # on a quick machine it may be done
+            os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
         again = set(written) & {path.parent.name for path in home.glob("runs/*/result.json")}
         assert not again, "trained again though recorded"

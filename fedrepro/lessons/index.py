@@ -27,6 +27,7 @@ PAPERS = {  # name, what its notebooks build
     "dfl": ("DFL", "learn from hard labels and from everyone's mean outputs"),
     "ama": ("AMA-FES", "mix old, new and late models; weak devices train the classifier only"),
     "kapc": ("KAPC + BLS", "coach personal models layer by layer; send only layers that matter"),
+    "arena": ("The arena", "the methods of all five in one federation, tuned alike"),
 }
 WIDTH = 168  # pixels of a thumbnail
 START = """# fedrepro

@@ -62,7 +62,10 @@ def copied(folder: Path) -> Path:
         folder.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as half:
             copy = Path(half) / folder.name
-            shutil.copytree(NOTEBOOKS, copy, ignore=shutil.ignore_patterns(".ipynb_checkpoints", ".jupyter"))
+            left_out = shutil.ignore_patterns(
+                ".ipynb_checkpoints", ".jupyter", "kernel-*"
+            )  # sockets of kernels at work
+            shutil.copytree(NOTEBOOKS, copy, ignore=left_out)
             copy.rename(folder)
     return folder
 
