@@ -72,7 +72,7 @@ def copied(folder: Path) -> Path:
 
 def command(folder: Path, *more: str) -> list[str]:
     root = ["--allow-root"] if os.geteuid() == 0 else []
-    clean = [f"--FileContentsManager.pre_save_hook={__name__}.without_outputs"] if folder == NOTEBOOKS else []
+    clean = ["--FileContentsManager.pre_save_hook=fedrepro.lessons.lab.without_outputs"] if folder == NOTEBOOKS else []
     where = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url={START}"]
     return [sys.executable, "-m", "jupyterlab", *where, *clean, *root, *more]
 
