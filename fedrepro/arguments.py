@@ -21,6 +21,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, **options)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # argparse knows no near names
+        if action.choices is not None and value not in action.choices:
+            name = str(action.metavar or action.dest).lower()
+            self.error(str(bad(name, value, ", ".join(action.choices), action.choices)))
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 

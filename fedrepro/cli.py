@@ -282,8 +282,9 @@ def main(argv: list[str] | None = None) -> int:
         return _say("memory is short; a smaller model, batch or number of workers needs less", 1)
     except KeyboardInterrupt as stop:
         ended, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
-        print(f"fedrepro: {ended}; with --store, the same command resumes from here", file=sys.stderr)
-        return code
+        lost = "store" in args and args.store is None  # all other commands that train keep their runs
+        advice = "nothing is kept; with --store the same command resumes" if lost else "the same command resumes"
+        return _say(f"{ended}; {advice}", code)
 
 
 def _say(error: object, code: int) -> int:

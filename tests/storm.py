@@ -76,7 +76,7 @@ def start(words: list[str], log: Path, spill: bool) -> int:
         store.CHECKPOINT_SHARE = 1.0
         tempfile.tempdir = str(log.parent)
         if spill:
-            Clients.__init__.__defaults__ = (1,)
+            Clients.__init__.__defaults__ = (None, 1)
         code = main(words)
         sys.stdout.flush()
     except BaseException:
@@ -204,7 +204,7 @@ def _stores(home: Path) -> Iterator[tuple[Path, str, Callable]]:
     """Stores with one run, in the middle and finished: where, which files, what must hold."""
     for method in ("scaffold", "kapc"):  # states of clients, and what the server keeps of them
         run = Run(**SMALL, method=method)
-        with mock.patch.object(Clients.__init__, "__defaults__", (1,)):
+        with mock.patch.object(Clients.__init__, "__defaults__", (None, 1)):
             going = rounds(run, store=home / method / "half", workers=1)
             next(itertools.islice(going, 3, None))
             going.close()

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedrepro import sweep, train
 from fedrepro.cli import main
@@ -47,17 +48,21 @@ def start(home: Path):
     """Two nodes on this machine, each with one CPU, a pretended GPU and a store of its own."""
     from ray.cluster_utils import Cluster
 
-    ports = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port")  # those given are not waited for
     cluster = Cluster()
     try:
         for name in "ab":
-            cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=100 << 20, include_dashboard=False,
-                             no_monitor=True, env_vars={"FEDREPRO_NODE_STORE": str(home / name)},
-                             **{port: free_port() for port in ports})  # fmt: skip
+            add_node(cluster, home / name)
     except Exception:
         cluster.shutdown()
         raise
     return cluster
+
+
+def add_node(cluster, store: Path):
+    ports = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port")  # those given are not waited for
+    return cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=100 << 20, include_dashboard=False,
+                            no_monitor=True, env_vars={"FEDREPRO_NODE_STORE": str(store)},
+                            **{port: free_port() for port in ports})  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +127,33 @@ def test_errors_and_deaths(nodes, capfd):
         patch.setattr("fedrepro.simulation.cluster.versions", lambda: {"torch": "0.1"})
         on_cluster(Context(), "gpus", [()], workers=1)
     assert [len(ids) for ids in on_cluster(Context(), "gpus", [(), ()], workers=2, gpus=1)] == [1, 1]
+
+
+def test_a_node_lost_in_a_round_costs_only_its_client(nodes, tmp_path, capfd):
+    from fedrepro.simulation.cluster import Cluster
+
+    class Context:
+        def visit(self, i):
+            (tmp_path / f"{i}-{time.time_ns()}").touch()
+            time.sleep(1)
+            return i, torch.full((3, 2), float(i))
+
+    def begun() -> list[str]:
+        return [path.name for path in tmp_path.iterdir()]
+
+    cluster, home = nodes
+    node = add_node(cluster, home / "c")
+    results = []
+    with contextlib.closing(Cluster(Context(), workers=3)) as executor:
+        for result in executor.ordered("visit", ((i,) for i in range(12))):
+            results.append(result)
+            if len(results) == 6:
+                cluster.remove_node(node, allow_graceful=False)
+    assert [i for i, _ in results] == list(range(12))
+    assert all(torch.equal(x, torch.full((3, 2), float(i))) for i, x in results)
+    assert executor.lost == 1
+    assert len(begun()) <= 13
+    assert "its task is repeated" in capfd.readouterr().err
 
 
 def test_a_node_is_killed_in_the_middle(nodes, small, tmp_path, capfd):

@@ -48,13 +48,14 @@ class Round:
     per_client: Clients = field(default_factory=Clients)  # what the server itself keeps about each client
     scratch: dict[str, Any] = field(default_factory=dict)  # a method's notes for this round
     means: Means = field(default_factory=Means)  # of the uploads that arrived so far
+    spill: Clients = field(default_factory=Clients)  # a method's larger notes, by number: in files if they are many
 
     def mean(self, uploads: Sequence[Upload], key: str, plain: bool = False) -> Tree:
         """Mean of one part of the uploads, weighted as the run says, or plain."""
         plain = plain or self.run.weights == "equal"
         if len(uploads) == self.means.count and not any(key in u.sent for u in uploads):
             return self.means.get(key, plain)
-        return mean([u.sent[key] for u in uploads], None if plain else [u.n for u in uploads])
+        return mean((u.sent[key] for u in uploads), [1.0 if plain else u.n for u in uploads])
 
 
 @dataclass(frozen=True)

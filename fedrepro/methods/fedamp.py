@@ -6,8 +6,7 @@ from torch import Tensor
 from fedrepro.errors import bad
 from fedrepro.methods.base import FedAvg, Local, Message, Round, Run, State, Upload, hp
 from fedrepro.methods.localtraining import LocalTraining
-from fedrepro.methods.mixtures import combine, fill, gram, last_upload, stack
-from fedrepro.simulation.tree import Tree
+from fedrepro.methods.mixtures import Mixed, combine, gram, last_uploads, stack
 
 DECAY, EVERY = 0.1, 30  # the authors' alpha_k: multiplied by DECAY every EVERY rounds
 
@@ -41,17 +40,18 @@ class FedAMP(LocalTraining):
 
     def plan(self, server: State, r: Round) -> State:
         server = super().plan(server, r)
-        uploads = [last_upload(server, cid, r) for cid in r.participants]
-        mixed = {cid: {"w": Tree(), "b": Tree()} for cid in r.participants}
-        r.scratch["fedamp/u"] = mixed
-        if not uploads:
+        mixed = r.scratch["fedamp/u"] = {key: Mixed(r, server[key]) for key in ("w", "b")}
+        if not r.participants:
             return server
-        products = [gram(stack([u["w"] for u in uploads], [name])) for name in server["w"]]
+
+        def layer(key: str, name: str) -> Tensor:
+            return stack((u[key] for u in last_uploads(server, r)), [name])
+
+        products = [gram(layer("w", name)) for name in server["w"]]
         weights = self.weights(sum(products[1:], products[0]), r.t)
-        for key in ("w", "b"):
-            models, mixtures = [u[key] for u in uploads], [mixture[key] for mixture in mixed.values()]
+        for key, mixtures in mixed.items():
             for name in server[key]:
-                fill(mixtures, combine(weights, stack(models, [name])), models, [name])
+                mixtures.add(combine(weights, layer(key, name)), [name])
         return server
 
     def weights(self, products: Tensor, t: int) -> Tensor:
@@ -71,7 +71,7 @@ class FedAMP(LocalTraining):
         return xi * (1 - own) + own * torch.eye(len(products), dtype=xi.dtype)
 
     def broadcast(self, server: State, cid: int, r: Round) -> Message:
-        return r.scratch["fedamp/u"][cid]
+        return {key: mixtures[cid] for key, mixtures in r.scratch["fedamp/u"].items()}
 
     def receive(self, k: Local, message: Message) -> None:
         k.load(message["w"], message["b"])

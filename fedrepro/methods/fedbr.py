@@ -146,7 +146,7 @@ class FedBR(FedBR_Ran):
 
 
 def hybrid_paths(alpha: int, blocks: int) -> range:
-    """The local blocks after which the paths of Eqs. (16)-(18) leave: path j = 1..m after block M-j."""
+    """The paths of Eqs. (16)-(18), each named by the local block after which it leaves: M-alpha..M-1."""
     return range(max(blocks - alpha, 1), blocks)
 
 

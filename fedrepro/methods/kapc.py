@@ -6,7 +6,7 @@ from torch import Tensor
 from fedrepro.errors import bad
 from fedrepro.methods.base import Local, Message, Net, Round, Run, State, Upload, hp
 from fedrepro.methods.localtraining import LocalTraining
-from fedrepro.methods.mixtures import combine, fill, gram, last_upload, stack
+from fedrepro.methods.mixtures import Mixed, combine, gram, last_upload, last_uploads, stack
 from fedrepro.simulation.tree import Tree
 
 MOST_CLIENTS = 2000  # the cube has clients^2 coefficients per layer
@@ -51,19 +51,18 @@ class KAPC(LocalTraining):
         cube, chosen = cube.clone(), torch.tensor(r.participants, dtype=torch.long)
         visits = server.get("kapc/visits", torch.zeros(r.run.clients, dtype=torch.long)).clone()
         visits[chosen] += 1
-        models = [last_upload(server, cid, r)["w"] for cid in r.participants]
-        coached, slices = [Tree() for _ in models], []
+        coached, slices = Mixed(r, server["w"]), []
         for matrix, names in zip(cube, layers, strict=True):
-            x = stack(models, names)
+            x = stack((u["w"] for u in last_uploads(server, r)), names)
             new, products = normalise(matrix[chosen][:, chosen]), gram(x)  # Alg. 5, line 6
             for _ in range(self.updates):
                 new = step(new, products, self.lam, self.beta, self.rate)
             r.scratch.setdefault("kapc/clipped", []).append((new < 0).double().mean())
             slices.append(normalise(new))
             write_back(matrix, chosen, new, self.rows)
-            fill(coached, combine(slices[-1], x), models, names)
+            coached.add(combine(slices[-1], x), names)
         r.scratch["kapc/slice"], r.scratch["kapc/visit"] = torch.stack(slices), visits[chosen]
-        r.scratch["kapc/s"] = dict(zip(r.participants, coached, strict=True))
+        r.scratch["kapc/s"] = coached
         return {**server, "kapc/r": cube, "kapc/visits": visits}
 
     def broadcast(self, server: State, cid: int, r: Round) -> Message:
@@ -86,8 +85,8 @@ class KAPC(LocalTraining):
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         names = [name for layer in server["kapc/layers"] for name in layer]
         for u in uploads:  # in the order of arrival; a layer that was not sent keeps its last value, Eq. (33)
-            old = last_upload(server, u.cid, r)["w"]
-            r.per_client.put(u.cid, {"w": Tree((n, u.sent["w"].get(n, old[n])) for n in names)}, r.t)
+            known = {**last_upload(server, u.cid, r)["w"], **u.sent["w"]}
+            r.per_client.put(u.cid, {"w": Tree((n, known[n]) for n in names)}, r.t)
         return super().aggregate(server, uploads, r)
 
     def columns(self, server: State, r: Round) -> dict[str, float]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from fedrepro.errors import bad
 from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, Run, State, Upload, hp
 from fedrepro.methods.localtraining import LocalTraining
-from fedrepro.methods.mixtures import combine, fill, last_upload, stack
+from fedrepro.methods.mixtures import Mixed, combine, last_uploads, stack
 from fedrepro.simulation.rng import stream
 from fedrepro.simulation.tree import Tree
 
@@ -42,15 +42,12 @@ class PFedLA(LocalTraining):
         layers = server["pfedla/layers"]
         if server["pfedla/hyper"] is None:
             server = {**server, "pfedla/hyper": self._hypernetworks(r.run, len(layers))}
-        models = [whole(last_upload(server, cid, r)) for cid in r.participants]
         hyper = [Tree((name, t[cid]) for name, t in server["pfedla/hyper"].items()) for cid in r.participants]
         weights = [self.weights(tree, r.participants) for tree in hyper]
-        mixed = [Tree() for _ in models]
-        for layer, names in enumerate(layers if models else []):
+        mixed = r.scratch["pfedla/mixed"] = Mixed(r, whole(server))
+        for layer, names in enumerate(layers if r.participants else []):
             rows = torch.stack([w[layer] for w in weights])
-            fill(mixed, combine(rows, stack(models, names)), models, names)
-        r.scratch["pfedla/models"] = models
-        r.scratch["pfedla/mixed"] = dict(zip(r.participants, mixed, strict=True))
+            mixed.add(combine(rows, stack(map(whole, last_uploads(server, r)), names)), names)
         return server
 
     def _hypernetworks(self, run: Run, layers: int) -> Tree:
@@ -91,14 +88,13 @@ class PFedLA(LocalTraining):
         """One step of every uploader's hypernetwork; the loss's slope in alpha_i^{l,j} is <w_j^l, wbar_i^l - w_i^l>."""
         if not uploads:
             return server["pfedla/hyper"]
-        hyper, models = server["pfedla/hyper"].clone(), r.scratch["pfedla/models"]
-        mixed = [r.scratch["pfedla/mixed"][u.cid] for u in uploads]
-        trained = [whole(u.sent) for u in uploads]
+        hyper, mixed = server["pfedla/hyper"].clone(), r.scratch["pfedla/mixed"]
 
-        def slope(names: list[str]) -> Tensor:
-            return (stack(mixed, names) - stack(trained, names)) @ stack(models, names).T
+        def slope(layer: int, names: list[str]) -> Tensor:
+            changed = mixed.layer(layer, [u.cid for u in uploads]) - stack((whole(u.sent) for u in uploads), names)
+            return changed @ stack(map(whole, last_uploads(server, r)), names).T
 
-        slopes = torch.stack([slope(names) for names in server["pfedla/layers"]], 1)
+        slopes = torch.stack([slope(*layer) for layer in enumerate(server["pfedla/layers"])], 1)
         for u, slope_u in zip(uploads, slopes.cpu(), strict=True):
             leaves = Tree((name, t[u.cid].clone().requires_grad_()) for name, t in hyper.items())
             changes = torch.autograd.grad(self.weights(leaves, r.participants), leaves.tensors, slope_u)

@@ -205,7 +205,7 @@ class Worker:
                     torch._foreach_add_(velocity, grads)
                 grads = velocity
             torch._foreach_add_(params, grads, alpha=-k.lr)
-        k.taps = []
+        k.taps, k.grads = [], Tree()  # as large as the model that `finish` is about to copy
         return float(total) / max(k.steps, 1)
 
     def _ahead(self, k: Local, names: list[str]) -> int:

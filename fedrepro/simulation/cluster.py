@@ -5,8 +5,8 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrepro import __version__
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.simulation.executor import RETRIES, Executor, Queue
-from fedrepro.simulation.shared_memory import tensors_in
+from fedrepro.simulation.shared_memory import pack, tensors_in, unpack
 
 PATIENCE = 30  # seconds without a free CPU or GPU after which a line says so
 
@@ -50,17 +50,21 @@ def versions() -> dict[str, str]:
     return {"fedrepro": __version__, "torch": torch.__version__, "python": python}
 
 
-class Shared(NamedTuple):
-    """In a task, the place of a tensor that it shares with others."""
+class Used:
+    """The shared tensors that one task has, in the order of their first use."""
 
-    place: int
+    def __init__(self, shared: dict[int, Tensor]):
+        self._shared, self.places = shared, {}
+
+    def place(self, item: Tensor) -> tuple[int] | None:
+        return self.places.setdefault(id(item), (len(self.places),)) if id(item) in self._shared else None
 
 
-def exchange(value: Any, swap: Callable[[Any], Any]) -> Any:
-    """Nested containers with swap(item) in the place of every item."""
-    if isinstance(value, dict):
-        return type(value)((key, exchange(item, swap)) for key, item in value.items())
-    return type(value)(exchange(item, swap) for item in value) if type(value) in (list, tuple) else swap(value)
+class Shared(list[Tensor]):
+    """The shared tensors of a task, where it is done."""
+
+    def read(self, place: tuple[int], copy: bool) -> Tensor:
+        return self[place[0]]
 
 
 class Host:
@@ -69,20 +73,20 @@ class Host:
     def __init__(self, context: Any):
         torch.set_num_threads(1)
         self.context = context
-        self.shared: tuple[Any, list[Tensor]] = (None, [])  # where the last shared tensors came from, and they
+        self.shared: tuple[Any, Shared] = (None, Shared())  # where the last shared tensors came from, and they
 
     def about(self) -> dict[str, str]:
         return versions()
 
     def call(self, name: str, task: tuple, stored: list) -> tuple[bool, Any]:
-        """`stored`: a reference to the task's shared tensors, or nothing. They are read when the reference is new."""
+        """`stored`: a reference to the task's shared tensors, or nothing. A new one is read where the node has it."""
         try:
             if stored and stored[0] != self.shared[0]:
                 import ray  # pyright: ignore[reportMissingImports] - an extra
 
-                self.shared = stored[0], ray.get(stored[0])
-            task = exchange(task, lambda item: self.shared[1][item.place] if isinstance(item, Shared) else item)
-            return True, getattr(self.context, name)(*task)
+                self.shared = stored[0], Shared(unpack(*ray.get(stored[0]), copy=False))
+            arguments = unpack(*task, copy=False, board=self.shared[1])
+            return True, pack(getattr(self.context, name)(*arguments))
         except Exception as error:
             error.add_note(traceback.format_exc())
             return False, error
@@ -112,15 +116,11 @@ class Cluster(Executor):
 
     def _pack(self, task: tuple) -> tuple[tuple, list]:
         """The task without its shared tensors, and where they are: in the object store, once for all such tasks."""
-        used: dict[int, int] = {}  # id of a tensor: its place
-
-        def swap(item: Any) -> Any:
-            return Shared(used.setdefault(id(item), len(used))) if id(item) in self._parts else item
-
-        task, key = exchange(task, swap), tuple(used)
+        used = Used(self._parts)
+        packed, key = pack(task, used), tuple(used.places)
         if key and key not in self._stored:
-            self._stored[key] = self.ray.put([self._parts[i] for i in key])
-        return task, [self._stored[key]] if key else []
+            self._stored[key] = self.ray.put(pack([self._parts[i] for i in key]))
+        return packed, [self._stored[key]] if key else []
 
     def _start(self) -> None:
         actor = self._actor.remote(self._shared)
@@ -148,7 +148,7 @@ class Cluster(Executor):
                 raise result
             self._idle.append(actor)
             queue.done(i)
-            yield i, result
+            yield i, unpack(*result, copy=True)  # a copy, so that the object store can drop it
 
     def _next(self):
         """The next answer to arrive."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from fedrepro.methods import Round, Upload
 from fedrepro.simulation.client import Worker
@@ -77,26 +77,17 @@ class _Counter(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.counter, self.elements = FlopCounterMode(display=False), 0
-
-    def __enter__(self):
-        self.counter.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        super().__exit__(*error)
-        self.counter.__exit__(*error)
+        self.products = self.elements = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name, kwargs = func._schema.name, kwargs or {}
-        if name.startswith("aten::_foreach_") and not name.endswith(("copy_", "norm")):
+        out = func(*args, **kwargs)
+        if formula := flop_registry.get(func.overloadpacket):
+            self.products += formula(*args, **kwargs, out_val=out)
+        elif name.startswith("aten::_foreach_") and not name.endswith(("copy_", "norm")):
             both = "lerp" in name or kwargs.get("alpha", 1) != 1
             self.elements += sum(tensor.numel() for tensor in args[0]) * (2 if both else 1)
-        return func(*args, **kwargs)
-
-    @property
-    def products(self) -> int:
-        return self.counter.get_total_flops()
+        return out
 
     @property
     def total(self) -> int:

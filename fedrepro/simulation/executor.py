@@ -1,6 +1,7 @@
 """Executors behind one map(): serial, and persistent worker processes fed through shared memory (cluster.py: Ray)."""
 
 import contextlib
+import gc
 import math
 import multiprocessing
 import multiprocessing.connection
@@ -18,9 +19,10 @@ from typing import Any
 import torch
 
 from fedrepro.errors import Failure
-from fedrepro.simulation.shared_memory import Arena, Board, tensors_in
+from fedrepro.simulation.shared_memory import Arena, Board, tensors_in, trim
 
 RETRIES = 3
+TRIM = 8 << 20  # bytes of an answer after which a worker returns its free memory: a few ms, against a long task
 
 
 class Executor:
@@ -113,6 +115,7 @@ def _serve(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     torch.set_num_threads(1)
+    gc.freeze()  # a collection would write to every inherited object, and so copy its page
     while True:
         try:
             name, shared, *parcel = pipe.recv()
@@ -121,14 +124,17 @@ def _serve(
         except (EOFError, OSError):  # closed, or reset because an answer of ours was never read
             return
         try:
-            answer = (True, *outbox.dump(getattr(context, name)(*task)))
+            text, size = outbox.dump(getattr(context, name)(*task))
+            answer = (True, text, size)
         except Exception as error:
             error.add_note(traceback.format_exc())
-            answer = (False, error)
+            answer, size = (False, error), 0
         try:
             pipe.send(answer)
         except OSError:
             return  # the parent is gone
+        if size > TRIM:
+            trim()
 
 
 @dataclass(eq=False)
@@ -149,6 +155,7 @@ class Processes(Executor):
         self.context, self.workers, self.lost = context, workers, 0
         self._board = Board()
         self._children: list[_Child] = []
+        trim()  # the workers inherit what is left
         for _ in range(workers):
             self._children.append(self._start())
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from fedrepro.methods import Message, Round, State, Upload, Weights
+from fedrepro.methods import Round, State, Upload
 from fedrepro.simulation.client import TEST_BATCH, Visit, Worker
 from fedrepro.simulation.executor import Executor
 from fedrepro.simulation.fleet import Fleet
 from fedrepro.simulation.ledger import count, nbytes
+from fedrepro.simulation.means import Waiting
 from fedrepro.simulation.run import Row, Run
-from fedrepro.simulation.states import Clients
+from fedrepro.simulation.states import ROUND_MEMORY, Clients
 from fedrepro.simulation.tree import Tree
 
 WAITING = 64 << 20  # bytes of uploads that may wait for that of an earlier participant
@@ -23,13 +24,15 @@ WAITING = 64 << 20  # bytes of uploads that may wait for that of an earlier part
 class _Inbox:
     """What one round's participants sent, as far as it has arrived."""
 
-    def __init__(self, r: Round, averages_late: bool):
+    def __init__(self, r: Round, averages_late: bool, spill: Clients):
         self._r, self._averages_late = r, averages_late
+        self.spill = spill  # the models among what follows
         self.uploads: list[Upload] = []  # without what is in the round's means
         self.traffic = dict.fromkeys(("bytes_down", "bytes_up", "buffer_bytes_down", "buffer_bytes_up"), 0)
         self.links: list[tuple[float, float]] = []  # each participant's seconds up and down
+        self.down: dict[int, tuple[int, int]] = {}  # what each participant got: bytes learned, of BatchNorm statistics
         self.losses: list[float] = []
-        self.trained: list[Weights] = []  # each participant's model, if that is tested
+        self.trained: list[Waiting] = []  # each participant's "w" and "b", if they are tested
         self.duration = 0.0  # virtual seconds of the slowest participant
         self.seconds = 0.0  # that folding took
 
@@ -37,7 +40,7 @@ class _Inbox:
         started = time.perf_counter()
         if self._averages_late or upload.round == self._r.t:
             upload = upload._replace(sent=self._r.means.fold(upload.sent, upload.n))
-        self.uploads.append(upload)
+        self.uploads.append(upload._replace(sent=Waiting(upload.sent, self.spill, self._r.t)))
         self.seconds += time.perf_counter() - started
 
 
@@ -93,18 +96,18 @@ class Federation:
         self.pending = [(when, upload) for when, upload in self.pending if when > self.t]
         r = self._round(due)
 
-        # 1. Broadcast: the server decides what each participant gets.
+        # 1. Broadcast: the server decides what each participant gets, and makes its message when its visit starts.
         self.server = self.method.plan(self.server, r)
-        messages = [self.method.broadcast(self.server, cid, r) for cid in r.participants]
         planned = time.perf_counter()
 
         # 2. Visits: the participants train side by side; the server takes them in the order of participants.
         # 3. Uploads: counted, timed and folded into the round's means one by one; the late ones wait.
-        inbox = _Inbox(r, self.method.averages_late)
+        inbox = _Inbox(r, self.method.averages_late, self._spill())
         while due:
             inbox.put(due.pop(0))
-        for cid, message, visit in zip(r.participants, messages, self._visits(r, messages), strict=True):
-            self._upload(r, cid, message, visit, inbox)
+        visits = self._visits(r, inbox)
+        for cid in r.participants:
+            self._upload(r, cid, next(visits), inbox)
         self.clock += inbox.duration
         visited = time.perf_counter()
 
@@ -123,7 +126,13 @@ class Federation:
         row["client_time"] = (visited - planned - inbox.seconds) * self.executor.workers / max(len(losses), 1)
         row["wall_time"] = time.perf_counter() - started
         self.rows.append(row)
+        for spill in (r.spill, inbox.spill):
+            spill.close()
         return row
+
+    def _spill(self) -> Clients:
+        """Room for what waits for the end of a round: in memory while it fits, then in files; a GPU's stays there."""
+        return Clients(memory=ROUND_MEMORY if self.worker.device.type == "cpu" else math.inf)
 
     def _round(self, due: list[Upload]) -> Round:
         """The round with its participants, and the sizes of the uploads that will be averaged: known before a visit."""
@@ -131,22 +140,26 @@ class Federation:
         participants = method.invite(self.fleet.participants(t), self.fleet.limited)
         sizes = [upload.n for upload in due if method.averages_late]
         sizes += [len(self.worker.parts[cid]) for cid in participants if not self.fleet.delay(t, cid)]
-        return Round(t, self.run, participants, self.per_client, means=method.means(self.run, sizes))
-
-    def _visits(self, r: Round, messages: list[Message]) -> Iterator[Visit]:
-        """Every participant's visit, in their order; a client's state is found when its visit starts."""
-        find = self.clients.find if self.executor.same_files else self.clients.get
-        tasks = (
-            (r.t, cid, message, find(cid), self.visits.get(cid, 0), self.fleet.limited(cid))
-            for cid, message in zip(r.participants, messages, strict=True)
+        return Round(
+            t, self.run, participants, self.per_client, means=method.means(self.run, sizes), spill=self._spill()
         )
+
+    def _visits(self, r: Round, inbox: _Inbox) -> Iterator[Visit]:
+        """Every participant's visit, in their order; its message and its state are found when the visit starts."""
+        find = self.clients.find if self.executor.same_files else self.clients.get
+
+        def task(cid: int) -> tuple:
+            message = self.method.broadcast(self.server, cid, r)
+            inbox.down[cid] = count(message)
+            return r.t, cid, message, find(cid), self.visits.get(cid, 0), self.fleet.limited(cid)
+
         self.executor.share(self.server)
         ahead = max(2 * self.executor.workers, WAITING // max(self.server["w"].nbytes, 1))
-        return self.executor.ordered("client", tasks, ahead)
+        return self.executor.ordered("client", map(task, r.participants), ahead)
 
-    def _upload(self, r: Round, cid: int, message: Message, visit: Visit, inbox: "_Inbox") -> None:
+    def _upload(self, r: Round, cid: int, visit: Visit, inbox: _Inbox) -> None:
         """Keeps the client's state, counts its bytes and seconds and sends its upload on its way."""
-        down, buffers_down = count(message)
+        down, buffers_down = inbox.down.pop(cid)
         up, buffers_up = count(visit.sent)
         for column, size in zip(inbox.traffic, (down, up, buffers_down, buffers_up), strict=True):
             inbox.traffic[column] += size
@@ -155,7 +168,8 @@ class Federation:
         inbox.duration = max(inbox.duration, compute + communicate)
         inbox.losses.append(visit.loss)
         if self.run.personal == "trained" and self._tested(r.t):
-            inbox.trained.append(self.method.trained_model(visit.sent, visit.kept))
+            w, b = self.method.trained_model(visit.sent, visit.kept)
+            inbox.trained.append(Waiting({"w": w, "b": b}, inbox.spill, r.t))
         self.clients.put(cid, visit.kept, r.t)
         self.visits[cid] = self.visits.get(cid, 0) + 1
         upload = Upload(cid, visit.n, visit.sent, r.t, compute, communicate)
@@ -175,7 +189,7 @@ class Federation:
         """Whether round t ends with a test."""
         return t % (self.run.eval_every or 1) == 0 or t == self.run.rounds
 
-    def _test(self, r: Round, trained: list[Weights]) -> dict[str, float]:
+    def _test(self, r: Round, trained: list[Waiting]) -> dict[str, float]:
         if not self._tested(r.t):
             columns = ("accuracy", "loss", "personal_accuracy") if self.run.personal else ("accuracy", "loss")
             return dict.fromkeys(columns, math.nan)
@@ -193,14 +207,14 @@ class Federation:
         right, loss = (sum(score[i] for part in scores for score in part) / total for i in (0, 1))
         return {"accuracy": right, "loss": loss} | ({"personal_accuracy": personal[0]} if personal else {})
 
-    def _test_personally(self, r: Round, trained: list[Weights]) -> tuple[float, float]:
+    def _test_personally(self, r: Round, trained: list[Waiting]) -> tuple[float, float]:
         """Mean over clients of the (accuracy, loss) of each one's model on its own test split."""
         cids = range(self.run.clients) if self.run.personal == "all" else r.participants
         if not cids:
             return math.nan, math.nan
-        models = trained
+        models = ((model["w"], model["b"]) for model in trained)
         if self.run.personal != "trained":
-            models = [self.method.personal(self.server, self.clients.get(cid) or {}, cid) for cid in cids]
-        scores = self.executor.map("test_client", [(*model, cid) for model, cid in zip(models, cids, strict=True)])
+            models = (self.method.personal(self.server, self.clients.get(cid) or {}, cid) for cid in cids)
+        scores = self.executor.map("test_client", ((*model, cid) for model, cid in zip(models, cids, strict=True)))
         accuracy, loss = (sum(score[i] / score[2] for score in scores) / len(cids) for i in (0, 1))
         return accuracy, loss

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedrepro.errors import Failure
+from fedrepro.simulation.states import Clients
 from fedrepro.simulation.tree import Tree, plus
 
 
@@ -16,6 +17,22 @@ class Rest(dict):
             f"{key!r} of each upload was averaged as it arrived, if it was sent at all; a method that reads it says "
             f"whole = ({key!r},), one that takes its plain mean says plain = ({key!r},)"
         )
+
+
+class Waiting(Rest):
+    """An upload that waits: its models in memory while they fit, then in files that are read when asked for."""
+
+    def __init__(self, sent: dict[str, Any], spill: Clients, t: int):
+        models = {key: value for key, value in sent.items() if isinstance(value, Tree)}
+        super().__init__((key, value) for key, value in sent.items() if key not in models)
+        self._spill, self._place, self._keys = spill, len(spill.version), set(sent)
+        spill.put(self._place, models, t)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __missing__(self, key: str) -> Any:
+        return self._spill[self._place][key] if key in self._keys else super().__missing__(key)
 
 
 class Means:

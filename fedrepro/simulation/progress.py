@@ -66,7 +66,7 @@ def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]
         bar.initial = first  # what was there before says nothing about the speed
         while not stop.wait(1 if notebook else 2):
             refresh()
-            if bar.disable and time.monotonic() - printed > PRINT_EVERY:
+            if bar.disable and bar.n < total and time.monotonic() - printed > PRINT_EVERY:
                 printed = time.monotonic()
                 print(f"  {bar.n}/{total} rounds{_left(total - bar.n, bar.n - first, printed - started)}", flush=True)
 

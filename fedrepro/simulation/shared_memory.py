@@ -1,18 +1,28 @@
 """Tensors in memory that processes share: one message at a time, and a board that all of them read."""
 
+import ctypes
 import io
+import itertools
 import math
 import mmap
 import os
 import pickle
+import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 ALIGN = 64
 Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]  # of a tensor: its offset, shape and strides
+
+
+def trim() -> None:
+    """Return the memory that malloc keeps for later to the system, if this malloc can (glibc's)."""
+    if release := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        release(0)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -54,39 +64,91 @@ class Arena:
 
     def dump(self, value: Any, board: "Board | None" = None) -> tuple[bytes, int]:
         """Pickle `value` -> (text, bytes of its tensors, which are in shared memory: the board's there)."""
-        tensors, size = [], 0
-
-        class Pickler(pickle.Pickler):
-            def persistent_id(self, item):
-                nonlocal size
-                if not isinstance(item, Tensor):
-                    return None
-                if board and (place := board.place(item)):
-                    return True, place
-                item = _dense(item)
-                place = (size, tuple(item.shape), item.stride(), item.dtype)
-                tensors.append((size, item))
-                size += _aligned(item)
-                return False, place
-
         text = io.BytesIO()
-        Pickler(text, protocol=5).dump(value)
-        self.reserve(size)
-        for offset, item in tensors:
+        pickler = _Pickler(text, board)
+        pickler.dump(value)
+        self.reserve(pickler.size)
+        for offset, item in pickler.tensors:
             self.write(offset, item)
-        return text.getvalue(), size
+        return text.getvalue(), pickler.size
 
     def load(self, text: bytes, size: int, copy: bool, board: "Board | None" = None) -> Any:
         """What `dump` was given; without `copy`, its tensors change with the next message."""
         self.reserve(size)
-        own = self
+        return _Unpickler(text, self, board, copy).load()
 
-        class Unpickler(pickle.Unpickler):
-            def persistent_load(self, address):
-                on_board, place = address
-                return (board if board and on_board else own).read(place, copy)
 
-        return Unpickler(io.BytesIO(text)).load()
+class Places(Protocol):
+    """Where shared tensors are."""
+
+    def place(self, item: Tensor) -> Any: ...
+
+
+class Source(Protocol):
+    """Where tensors are read from."""
+
+    def read(self, place: Any, copy: bool) -> Tensor: ...
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves tensors out: the board has them, or they are listed with their offsets."""
+
+    def __init__(self, text: io.BytesIO, board: Places | None):
+        super().__init__(text, protocol=5)
+        self._board, self.size = board, 0
+        self.tensors: list[tuple[int, Tensor]] = []
+
+    def persistent_id(self, item: Any) -> tuple[bool, Place] | None:
+        if not isinstance(item, Tensor):
+            return None
+        if self._board and (place := self._board.place(item)):
+            return True, place
+        item, offset = _dense(item), self.size
+        self.tensors.append((offset, item))
+        self.size += _aligned(item)
+        return False, (offset, tuple(item.shape), item.stride(), item.dtype)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds the tensors that _Pickler left out."""
+
+    def __init__(self, text: bytes, arena: Source, board: Source | None, copy: bool):
+        super().__init__(io.BytesIO(text))
+        self._arena, self._board, self._copy = arena, board, copy
+
+    def persistent_load(self, address: tuple[bool, Place]) -> Tensor:
+        on_board, place = address
+        return (self._board if self._board and on_board else self._arena).read(place, self._copy)
+
+
+class Arrays:
+    """The tensors of one message as flat arrays of bytes, which Ray moves without pickling them."""
+
+    def __init__(self, flat: list[np.ndarray]):
+        self._flat = dict(zip(itertools.accumulate(map(_aligned, flat), initial=0), flat, strict=False))
+
+    def read(self, place: Place, copy: bool) -> Tensor:
+        offset, shape, stride, dtype = place
+        if not math.prod(shape):
+            return torch.empty(shape, dtype=dtype)
+        with warnings.catch_warnings(action="ignore"):  # that the object store's memory cannot be written
+            flat = torch.from_numpy(self._flat[offset])
+        return (flat.clone() if copy else flat).view(dtype).as_strided(shape, stride)
+
+
+def pack(value: Any, board: Places | None = None) -> tuple[bytes, list[np.ndarray]]:
+    """Pickle `value` -> (text, its tensors but for those that the board has)."""
+    text = io.BytesIO()
+    pickler = _Pickler(text, board)
+    pickler.dump(value)
+    return text.getvalue(), [
+        item.as_strided((item.numel(),), (1,)).view(torch.uint8).numpy() for _, item in pickler.tensors
+    ]
+
+
+def unpack(text: bytes, flat: list[np.ndarray], copy: bool, board: Source | None = None) -> Any:
+    """What `pack` was given; without `copy`, its tensors must not be written."""
+    return _Unpickler(text, Arrays(flat), board, copy).load()
 
 
 class Board(Arena):
@@ -122,5 +184,5 @@ def _dense(item: Tensor) -> Tensor:
     return item.contiguous()
 
 
-def _aligned(item: Tensor) -> int:
+def _aligned(item: Tensor | np.ndarray) -> int:
     return -(-item.nbytes // ALIGN) * ALIGN

@@ -8,13 +8,14 @@ from fedrepro.simulation import scratch
 from fedrepro.simulation.files import load_tensors, save_tensors
 from fedrepro.simulation.ledger import nbytes
 
-CLIENT_MEMORY = 2 << 30  # bytes of client state kept in memory
+CLIENT_MEMORY = 256 << 20  # bytes of client state kept in memory
+ROUND_MEMORY = 64 << 20  # and of what waits for the end of a round
 
 
 class Clients:
     """The state of every client that has one: in memory while it fits, one file per client beyond that."""
 
-    def __init__(self, folder: Path | None = None, memory: int = CLIENT_MEMORY):
+    def __init__(self, folder: Path | None = None, memory: float = CLIENT_MEMORY):
         self._folder = folder
         self._own: TemporaryDirectory | None = None
         self.memory, self._held = memory, 0  # bytes it may, and does, hold in memory
@@ -22,6 +23,7 @@ class Clients:
         self.size: dict[int, int] = {}  # bytes of each client's state, in memory or not
         self.version: dict[int, int] = {}  # the round that left the client's state
         self._dirty: set[int] = set()
+        self._checked: set[Path] = set()  # files whose bytes were compared with their checksums
 
     @property
     def folder(self) -> Path:
@@ -34,7 +36,17 @@ class Clients:
     def get(self, cid: int) -> dict[str, Any] | None:
         """The client's state; None before its first."""
         found = self.find(cid)
-        return load_tensors(found, mapped=True) if isinstance(found, Path) else found
+        if not isinstance(found, Path):
+            return found
+        state = load_tensors(found, mapped=True, check=found not in self._checked)
+        self._checked.add(found)
+        return state
+
+    def __getitem__(self, cid: int) -> dict[str, Any]:
+        """The state of a client that has one."""
+        if (state := self.get(cid)) is None:
+            raise KeyError(cid)
+        return state
 
     def find(self, cid: int) -> dict[str, Any] | Path | None:
         """The client's state, or the file that has it until the next checkpoint; None before its first."""

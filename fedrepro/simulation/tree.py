@@ -83,12 +83,15 @@ class Tree(dict):
         return sum(t.nbytes for t in self.values())
 
 
-def mean(trees: Sequence[Tree], weights: Sequence[float] | None = None) -> Tree:
+def mean(trees: Iterable[Tree], weights: Sequence[float] | None = None) -> Tree:
     """sum_i (weight_i / sum of weights) tree_i, in the order given; plain mean without weights."""
-    weights = [1.0] * len(trees) if weights is None else weights
-    total = sum(weights)
-    result = plus(None, trees[0], weights[0] / total)
-    for tree, weight in zip(trees[1:], weights[1:], strict=True):
+    if weights is None:
+        trees = list(trees)
+        weights = [1.0] * len(trees)
+    total, terms = sum(weights), zip(trees, weights, strict=True)
+    tree, weight = next(terms)
+    result = plus(None, tree, weight / total)
+    for tree, weight in terms:
         result = plus(result, tree, weight / total)
     return result
 
