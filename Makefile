@@ -62,10 +62,11 @@ evidence-status: setup ## what of the evidence list is there, what is missing, t
 storm: setup ## kill trainings at random moments and damage files for MINUTES=5; nothing may differ or be left
 	$(BIN)/python tests/storm.py $(MINUTES)
 
-test-notebooks: setup ## execute every notebook at smoke scale
+# Method notebooks are executed by tests/test_exercises.py, as they are and then with the solutions
+test-notebooks: setup ## execute every lesson and table notebook at smoke scale
 	@rm -rf .cache/smoke
 	FEDREPRO_SCALE=smoke FEDREPRO_WORKERS=1 FEDREPRO_STORE=$(CURDIR)/.cache/smoke/runs \
-	  $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 notebooks
+	  $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 --ignore-glob='*/method.ipynb' notebooks
 
 people: setup ## play three people: a fresh clone, the wheel elsewhere, a notebook beside the clone (some minutes)
 	FEDREPRO_PEOPLE=all $(BIN)/python -m pytest -rs tests/test_people.py $(ARGS)

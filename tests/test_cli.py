@@ -366,6 +366,8 @@ def test_alone_it_explains_itself(fed):
         ("run --split dirichet:0.3", "dirichlet"),
         ("run --model resnet1", "resnet18"),
         ("sweep --vary methods fedavg", "method"),
+        ("reproduse fedbr", "reproduce"),
+        ("data fetsh", "fetch"),
         ("reproduce fedb", "fedbr"),
         ("reproduce fedbr --table table2_temprature", "table2_temperature"),
         ("reproduce fedbr --scale smok", "smoke"),
@@ -461,7 +463,7 @@ def test_ctrl_c_and_the_same_command_again(fed, tmp_path, workers):
     os.killpg(going.pid, signal.SIGINT)  # as a terminal does: workers get it too
     out, err = going.communicate(timeout=60)
     assert going.returncode == 130
-    assert err == "fedrepro: interrupted; with --store, the same command resumes from here\n"
+    assert err == "fedrepro: interrupted; the same command resumes\n"
     seen = 5 + out.count("round ")
     assert seen < 60
     code, out, _ = fed(*command, "--json")
@@ -490,7 +492,7 @@ sys.exit(cli.main(["papers"]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
     assert done.returncode == 143
-    assert done.stderr == "fedrepro: terminated; with --store, the same command resumes from here\n"
+    assert done.stderr == "fedrepro: terminated; the same command resumes\n"
 
 
 def test_as_a_program():

@@ -13,8 +13,9 @@ import time
 import pytest
 
 from fedrepro.errors import BadInput
-from fedrepro.evidence import campaign
+from fedrepro.evidence import campaign, tune
 from fedrepro.evidence.campaign import Item
+from fedrepro.evidence.table import Table
 
 TABLE = "fedbr/table2_temperature"
 ITEM = {"table": TABLE, "scale": "smoke", "seeds": [0, 1], "minutes": 1, "decides": "nothing"}
@@ -35,10 +36,35 @@ def test_all_cells_of_one_seed_before_the_next():
     assert len({run.id for run in runs}) == 3 * sum(run.seed == 0 for run in runs)
 
 
-def test_only_the_methods_of_its_cells_are_tuned():
+def test_only_the_methods_of_its_cells_are_tuned(tmp_path, monkeypatch):
+    monkeypatch.setattr(Table, "tuned_file", lambda table, scale: tmp_path / f"{scale}.csv")  # nothing is chosen yet
     cells = {"dataset": "CIFAR-10", "method": ["FedAvg", "DFL"]}
     item = Item(**{**ITEM, "table": "dfl/table3_noniid", "scale": "cpu", "cells": cells})
     assert {(pilot.data, pilot.method) for pilot in item.pilots()} == {("cifar10", "fedavg"), ("cifar10", "dfl")}
+
+
+def test_a_later_table_takes_what_an_earlier_one_tuned(tmp_path, monkeypatch):
+    def keep(table, scale, pilots, store):
+        lines = [{"data": p.data, "method": p.method, "setting": '{"lr": 0.3}', "chosen": "yes"} for p in pilots]
+        tune.write(table.tuned_file(scale), lines)
+
+    swept = []
+    monkeypatch.setattr(Table, "tuned_file", lambda table, scale: tmp_path / f"{scale}.csv")
+    monkeypatch.setattr(tune, "keep", keep)
+    monkeypatch.setattr(campaign, "_sweep", lambda todo, *_: swept.append({id_: run for id_, (run, _) in todo.items()}))
+    figures = ("fedbr/fig3_convergence", "fedbr/fig5_6_resources")
+    items = [Item(**{**ITEM, "table": figure, "scale": "cpu"}) for figure in figures]
+    assert "fig5_6" in campaign.status(items, tmp_path, 2)
+    campaign.train(items, tmp_path, 2)
+    pilots, runs = swept
+    assert {run.lr for run in runs.values()} == {0.3} and set(runs) == {r.id for item in items for r in item.runs()}
+    assert not pilots.keys() & runs.keys() and len(pilots) == 5 * 4
+
+
+def test_a_run_of_two_tables_is_counted_once(tmp_path):
+    item = Item(**{**ITEM, "minutes": 60})
+    one, two = (campaign.status([item] * n, tmp_path, 1).splitlines() for n in (1, 2))
+    assert one[2] == two[3] == f"{len(item.runs())}.0 CPU hours left, {len(item.runs())}.0 on 1 workers"
 
 
 def test_a_spent_budget_resumes_and_the_record_alone_is_enough(home, capsys, monkeypatch):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import results
-from fedrepro.evidence import forest, matrix, spec
+from fedrepro.evidence import driver, forest, matrix, spec
 from fedrepro.evidence.contrasts import with_interval
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
@@ -121,3 +121,13 @@ def test_the_matrix_has_methods_against_baselines(fedbr):
 def test_one_seed_is_its_own_state(source):
     rows = forest.rows(Study("fedmlb/table2_local_objectives", "cpu", 1, source))
     assert {row.state for row in rows} == {"one seed"} and "1 one seed" in forest.plot([(rows[0], "")])
+
+
+def test_the_drivers_summary_says_how_far_methods_are_ahead_of_the_reference(fedmlb, fedbr):
+    ahead = accuracies(fedmlb, method="FedMLB") - accuracies(fedmlb, method="FedAvg")
+    (line,) = driver._leads(fedmlb)
+    assert line.strip().startswith(f"FedMLB − FedAvg: +{100 * ahead.mean():.2f}")
+    assert line.endswith("points (the paper: +6.75 points)")
+    sampled, everyone = driver._leads(fedbr)
+    assert "FedBR − FedAvg, sampled clients: −" in sampled and "not judged" not in sampled
+    assert "all clients" in everyone and everyone.endswith("(not judged: the reference is not trained)")

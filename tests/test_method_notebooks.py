@@ -26,6 +26,7 @@ def test_a_method_notebook_builds_the_method_in_short_cells(path):
     assert "inspect.getsource(" in source
     assert len(re.findall(r"^\s*assert ", source, re.M)) >= 3  # loss and gradient, a visit, a round
     assert 'os.environ.get("FEDREPRO_SCALE")' in source
+    assert "from fedrepro.lessons.drawing import " in source  # colours by what they mean
 
 
 @pytest.mark.parametrize("path", METHOD_NOTEBOOKS, ids=lambda path: path.parent.name)

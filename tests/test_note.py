@@ -5,6 +5,7 @@ import pytest
 import results
 from fedrepro.errors import BadInput
 from fedrepro.evidence import note, spec, tables
+from fedrepro.evidence.papers import Paper
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
 
@@ -33,9 +34,10 @@ def filler(dfl, study):
 
 @pytest.mark.parametrize("paper", ["ama", "dfl", "fedbr", "fedmlb", "kapc"])
 def test_a_note_without_any_run_is_whole(paper):
-    text = note.fill(spec.tables(paper), {})
-    assert "{{" not in text and "not run yet" in text
+    text = note.Filler(spec.tables(paper), {}).note()
+    assert not [sign for sign in ("{{", "[[", "]]", "||", "not run yet") if sign in text]
     headline = note.headline(text)
+    assert headline.startswith("**Does ") and "We cannot say yet: the runs that compare them" in headline
     assert headline.endswith(".") and len(headline) < 450
     heads = [line for line in text.splitlines() if line.startswith("## ")]
     assert heads == [
@@ -45,11 +47,44 @@ def test_a_note_without_any_run_is_whole(paper):
     ]  # fmt: skip
 
 
+def test_a_headline_has_its_numbers_once_they_are_there(dfl, study, filler):
+    text = note.Filler(dfl, {"cpu": {study.table.name: study}}).note()
+    lead = filler.text("effect scale=cpu claim=dfl-c14 of=DFL over=FedAvg dataset=CIFAR-10")
+    start = "**Does DFL beat FedAvg?** DFL minus FedAvg in final accuracy on non-IID CIFAR-10"
+    assert note.headline(text).startswith(f"{start}: {lead} at cpu scale with every method's rate tuned (3 seeds). ")
+    assert "| DFL − FedAvg | +7.06 points | not run yet |" in text  # the paper scale, in a table that has numbers
+
+
+def of_note(tables, folder, text):
+    (folder / "dfl").mkdir(exist_ok=True)
+    (folder / "dfl/note.md").write_text(text)
+    return [spec.dataclasses.replace(tables[0], path=folder / "dfl" / tables[0].path.name), *tables[1:]]
+
+
+def test_a_part_is_there_if_something_in_it_is_measured(dfl, study, tmp_path):
+    known = "{{verdict scale=cpu claim=dfl-c14}}"
+    missing, printed = known.replace("cpu", "paper"), "{{runs scale=cpu}}"
+    parts = f"[[a {known} {missing}||b]], [[c {missing} {printed}||d {known}]], [[e\n{missing}]]."
+    text = note.Filler(of_note(dfl, tmp_path, parts), {"cpu": {study.table.name: study}}).note()
+    assert text == "a holds in part at cpu scale not run yet, d holds in part at cpu scale, ."
+    with pytest.raises(BadInput, match="verdikt"):
+        note.Filler(of_note(dfl, tmp_path, f"[[{known}||{{{{verdikt}}}}]]"), {}).note()
+
+
+def test_the_glance_plots_the_comparisons_of_the_headlines(tmp_path, smoke):
+    """DFL's Table III; Table II has the same cells, and Fig. 5 comes first."""
+    made = results.Made(Record(smoke / "results/smoke/fedbr"), lambda run: 0.53 if run.method == "dfl" else 0.5)
+    for table in ("fig5_ratio_strategies", "table2_iid", "table3_noniid"):
+        results.write(tmp_path / "results/cpu/dfl", Study(f"dfl/{table}", "cpu", 2, made))
+    (row,) = Paper("dfl", tmp_path / "results").answers
+    assert (row.study.table.name, row.name) == ("table3_noniid", "DFL − FedAvg, CIFAR-10")
+
+
 def test_numbers_are_those_of_the_study(filler, study):
     summary = study.summary
     (row,) = summary[(summary["measure"] == "accuracy") & (summary["method"] == "DFL")].to_dict("records")
     shown = filler.text("measured scale=cpu table=table3_noniid measure=accuracy dataset=CIFAR-10 method=DFL")
-    assert shown.startswith(f"{100 * row['measured']:.1f}"[:4]) and shown.endswith("%") and " ± " in shown
+    assert float(shown.split(" ± ")[0]) == pytest.approx(100 * row["measured"], abs=0.05) and shown.endswith("%")
     effects = tables.effects(study).set_index(["claim", "what"])
     lead = effects.loc[("dfl-c14", "CIFAR-10 CNN DFL − FedAvg")]
     shown = filler.text("effect scale=cpu claim=dfl-c14 of=DFL over=FedAvg dataset=CIFAR-10")
@@ -88,11 +123,16 @@ def test_the_papers_numbers_are_those_it_prints(filler):
      "measured scale=cpu table=table3_noniid measure=accuracy dataset=MNIST method=DFL",
      "effect scale=paper claim=dfl-c14 of=DFL over=FedAvg dataset=CIFAR-10 model=CNN",
      "verdict scale=paper claim=dfl-c14",
-     "effect scale=cpu claim=dfl-c14 of=DFL over=FedAvg dataset=MNIST", "runs scale=paper", "seeds scale=paper",
+     "effect scale=cpu claim=dfl-c14 of=DFL over=FedAvg dataset=MNIST", "seeds scale=paper",
      "gate scale=paper table=table3_noniid", "verdict scale=cpu claim=dfl-c04"],
 )  # fmt: skip
 def test_what_is_not_measured_says_so(filler, words):
     assert filler.text(words) == "not run yet"
+
+
+def test_nothing_is_counted_in_words(filler):
+    assert filler.text("runs scale=paper") == "no run yet"
+    assert filler.text("counts scale=paper") == "no claim is judged yet"
 
 
 BAD = {
@@ -118,15 +158,11 @@ BAD = {
 @pytest.mark.parametrize("words", BAD)
 def test_a_wrong_placeholder_is_refused_in_one_line(dfl, tmp_path, words):
     """The line names the file, the placeholder and what is allowed."""
-    given = [table for table in dfl]
-    given[0] = spec.dataclasses.replace(given[0], path=tmp_path / "dfl" / given[0].path.name)
-    (tmp_path / "dfl").mkdir()
-    (tmp_path / "dfl/note.md").write_text(f"# DFL\n\nIt is {{{{{words}}}}}.\n")
     with pytest.raises(BadInput) as found:
-        note.fill(given, {})
+        note.Filler(of_note(dfl, tmp_path, f"# DFL\n\nIt is {{{{{words}}}}}.\n"), {}).note()
     line = str(found.value)
     assert "\n" not in line and f"dfl/note.md: {{{{{words}}}}}: " in line and BAD[words] in line
 
 
 def test_no_note_is_no_text(dfl, tmp_path):
-    assert note.fill([spec.dataclasses.replace(dfl[0], path=tmp_path / "dfl/table.toml")], {}) == ""
+    assert note.Filler([spec.dataclasses.replace(dfl[0], path=tmp_path / "dfl/table.toml")], {}).note() == ""

@@ -19,10 +19,9 @@ from fedrepro.evidence import contrasts, fragments, note, page, papers, spec
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.contrasts import Contrast
 from fedrepro.evidence.measures import Final
-from fedrepro.evidence.note import NOT_RUN
 from fedrepro.evidence.record import RUNS
 from fedrepro.evidence.statements import Best
-from fedrepro.evidence.verdict import MARKS, Effect, Verdict, word
+from fedrepro.evidence.verdict import MARKS, NOT_RUN, Effect, Verdict, word
 from fedrepro.simulation.store import checksum, write_json
 
 TABLE = "table4_5_interval"
@@ -178,8 +177,9 @@ def test_links(built, text, reader, overview):
 
 def test_the_note_stands_first_and_its_headline_on_the_overview(text, overview, built):
     written = (built.parent / "fedbr.md").read_text()
-    headline = note.headline(written.partition("-->")[2])
-    assert headline.startswith("FedBR minus FedAvg") and headline.endswith(".")
+    question, headline = note.headline(written.partition("-->")[2]).removeprefix("**").split("** ", 1)
+    assert question == "Does FedBR beat FedAvg?" and headline.startswith("We cannot say yet")  # Fig. 3 has not run
+    assert f"<dd><strong>{question}</strong>" in overview
     shown = text.index('<div class="note">')
     assert html.escape(headline, quote=False) in re.sub(r"\s+", " ", text[shown:]) and shown < text.index(
         'id="verdicts"'
@@ -248,7 +248,7 @@ def test_words_of_a_claim_are_escaped():
 
 
 def test_one_seed_is_a_state_of_its_own_and_badges_carry_the_scale():
-    badges = [fragments.badge(state, "cpu") for state in fragments.STATES]
+    badges = [fragments.badge(state, "cpu") for state in MARKS]
     assert len(set(badges)) == len(badges) and all("<small>cpu</small>" in badge for badge in badges)
     assert "1 one seed only" in fragments.badge("one seed", "cpu")
     assert "✓ reproduced" in fragments.badge("holds", "paper") and "✓ holds <" in fragments.badge("holds", "cpu")

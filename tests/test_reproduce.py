@@ -82,6 +82,8 @@ def test_a_parameter_the_notebook_does_not_take_is_refused(paper):
         (["reproduce", "fedbr", "--scale", "tiny"], "scale: 'tiny' is not valid"),
         (["reproduce", "fedbr", "--table", "table9"], "table: 'table9' is not valid"),
         (["reproduce", "fedbr", "--seeds", "0"], "seeds: 0 is not valid"),
+        (["reproduce", "fedbr", "--seeds", "1,1"], "seeds: [1, 1] is not valid"),
+        (["reproduce", "fedbr", "--seeds", ","], "seeds: [] is not valid"),
         (["reproduce", "fedbr", "--scale", "smoke", "--workers", "0"], "workers: 0 is not valid"),
     ],
 )

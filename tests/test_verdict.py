@@ -367,6 +367,16 @@ def test_ratio():
     assert state({**claim, "of": {"method": "C"}}, CLEAR) == "not testable"
 
 
+def test_cells_that_are_planned_are_not_run_yet():
+    claim = claim_of({"id": "x", "kind": "ratio", "measure": "m", "of": {"method": "C", "level": "0"},
+                      "over": {"method": "A", "level": "0"}, "ratio": 1.0, "tolerance": 0.01})  # fmt: skip
+    known = claim, CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure_of()}
+    here = [{"method": method, "level": "0"} for method in ("A", "B")]
+    assert judge(*known, planned=here).reason == "the cpu scale does not have these cells"
+    found = judge(*known, planned=[*here, {"method": "C", "level": "0"}])
+    assert (found.word, found.reason) == ("not run yet", "its cells are not trained yet")
+
+
 def test_absolute_numbers_only_at_paper_scale():
     claim = {"id": "x", "kind": "absolute", "measure": "m", "tolerance": 0.02, "where": {"method": "A", "level": "0"}}
     reported = [{"method": "A", "level": "0", "measure": "m", "value": 0.51, "censored": False}]
@@ -523,5 +533,11 @@ def test_a_part_of_the_papers_table_is_called_a_part():
     cells = [{"method": m, "level": level} for m in ("A", "B", "C", "D") for level in AXES["level"]]
     measures, claim = {"m": measure_of()}, claim_of(BEST)
     found = judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells)
-    assert found.reason == "3 of 3 hold (the paper's table makes 9)"
-    assert judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells[:6]).reason == "3 of 3 hold"
+    assert (found.word, found.reason) == ("holds in part at cpu scale", "3 of 3 hold (the paper's table makes 9)")
+    assert replace(found, scale="paper").word == "reproduced in part"
+    whole = judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells[:6])
+    assert (whole.word, whole.reason) == ("holds at cpu scale", "3 of 3 hold")
+    against = judge(
+        claim_of({**BEST, "winner": "B"}), CLEAR.assign(measure="m"), "paper", AXES, measures, paper_cells=cells
+    )
+    assert against.word == "contradicted"  # one comparison is enough

@@ -103,18 +103,24 @@ def is_done(item: Item, run: Run, store: Path) -> bool:
     return (store / run.id / "result.json").exists() or item.committed.has(run)
 
 
-def hours_left(item: Item, store: Path) -> float:
-    """CPU hours: what the list says per run, then more and more what its finished runs took."""
+def hours_left(item: Item, store: Path, counted: set[str]) -> float:
+    """CPU hours of its runs and pilots that are not counted yet: what the list says per run, then more and more what
+    its finished runs took."""
     here = [run for run in item.runs() if (store / run.id / "result.json").exists()]
     taken = sum(read_result(store / run.id)[0]["wall_time"] for run in here) / 60
-    return (item.minutes + taken) / (1 + len(here)) / 60 * len(item.todo(store))
+    pilots = {p.run.id for p in item.pilots() if not (store / p.run.id / "result.json").exists()} - counted
+    runs = {run.id for run in item.todo(store)} - counted
+    counted |= pilots | runs
+    rule = spec.find(item.table).tune
+    count = len(runs) + len(pilots) * (rule.length if rule else 0)
+    return (item.minutes + taken) / (1 + len(here)) / 60 * count
 
 
 def status(items: list[Item], store: Path, workers: int) -> str:
-    """One line per item, then what the next hour works on."""
-    lines, total, next_hour = [f"{'done':>9}  {'CPU h left':>10}  item"], 0.0, []
+    """One line per item, then what the next hour works on; a run that several items need counts with the first."""
+    lines, total, next_hour, counted = [f"{'done':>9}  {'CPU h left':>10}  item"], 0.0, [], set()
     for item in items:
-        runs, left = item.runs(), hours_left(item, store)
+        runs, left = item.runs(), hours_left(item, store, counted)
         if left and total < workers:
             next_hour.append(f"{item.table} at {item.scale} scale: {item.decides}")
         total += left
@@ -157,15 +163,17 @@ def main(budget: str | None, only_status: bool, workers: int | None, store: Path
 
 def train(items: list[Item], store: Path, workers: int) -> None:
     """One queue over all items, cut only where an item's runs must wait for its tuning."""
-    todo: dict[str, tuple[Run, list[Item]]] = {}  # by run id: the run, and the items whose table it belongs to
+    todo: dict[str, tuple[Run, list[Item]]] = {}  # by run id: the run, and the items of the table that keeps it
     for item in items:
         if pilots := item.pilots():
             _sweep(todo | {pilot.run.id: (pilot.run, []) for pilot in pilots}, store, workers)
             tune.keep(spec.find(item.table), item.scale, pilots, store)
-            item.__dict__.pop("plan", None)  # its cells take what was chosen
+            for one in items:
+                one.__dict__.pop("plan", None)  # its cells take what was chosen
             todo = {}
         same_table = [one for one in items if (one.table, one.scale) == (item.table, item.scale)]
-        todo |= {run.id: (run, same_table) for run in item.todo(store)}
+        for run in item.todo(store):
+            todo.setdefault(run.id, (run, same_table))
     _sweep(todo, store, workers)
 
 

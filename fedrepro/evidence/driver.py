@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fedrepro.errors import BadInput, bad
-from fedrepro.evidence import spec, tables
+from fedrepro.evidence import forest, spec, tables
 from fedrepro.evidence.record import Known, Record
 from fedrepro.evidence.study import Plan, Study, committed, in_kernels, in_order, known_runs, recorded, results_folder
 from fedrepro.simulation.progress import progress
@@ -18,6 +18,7 @@ from fedrepro.simulation.session import count_workers
 from fedrepro.simulation.store import check_root
 from fedrepro.simulation.sweep import sweep
 
+MOST_LEADS = 4  # lines per table of the summary
 LOCAL = "local"  # in the results folder, and not tracked: what a person's own runs gave
 STYLED = re.compile(r"\bT_[0-9a-f]{5}(?=[_\W])")  # pandas' random name of a table
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -156,8 +157,9 @@ def _summary(studies: list[Study], known: Known) -> list[str]:
     strongest = filter(None, (recorded(committed(scale, paper)) for scale in reversed(spec.SCALES)))
     strong = [study for study in next(strongest, []) if study.table.name in fresh]
     beside, lines = _counts(strong), []
-    for name, counts in fresh.items():
-        lines.append(f"{name:28} {_listed(counts)}")
+    for study in studies:
+        name = study.table.name
+        lines += [f"{name:28} {_listed(fresh[name])}", *_leads(study)]
         if name in beside:
             lines.append(f"{'  committed':28} {_listed(beside[name])}")
     lines.append(f"claims at {_at(studies)}: {_listed(sum(fresh.values(), Counter()))}")
@@ -165,7 +167,19 @@ def _summary(studies: list[Study], known: Known) -> list[str]:
         lines.append(f"committed at {_at(strong)}: {_listed(sum(beside.values(), Counter()))}")
     else:
         lines.append("nothing of this is committed yet: `make evidence` trains it")
-    return [*lines, _compared(studies, known)]
+    return [*lines, *_compared(studies, known)]
+
+
+def _leads(study: Study) -> list[str]:
+    """How far methods are ahead of the reference in accuracy, beside the paper's numbers: one seed shows that much."""
+    rows = {row.name: row for row in reversed(forest.rows(study)) if row.against_reference}
+    lines = []
+    for name, row in list(reversed(rows.items()))[:MOST_LEADS]:
+        notes = [] if row.paper is None else [f"the paper: {row.contrast.shown(row.paper)}"]
+        notes += [] if row.judged else ["not judged: the reference is not trained"]
+        shown = row.contrast.shown(row.effect.mean, row.effect.half)
+        lines.append(f"    {name}: {shown}" + (f" ({'; '.join(notes)})" if notes else ""))
+    return lines
 
 
 def _counts(studies: list[Study]) -> dict[str, Counter]:
@@ -177,17 +191,17 @@ def _at(studies: list[Study]) -> str:
     return f"{studies[0].scale} scale with {most} seed{'s' * (most > 1)}"
 
 
-def _compared(studies: list[Study], known: Known) -> str:
+def _compared(studies: list[Study], known: Known) -> list[str]:
     """How many of the runs that are in the store and in the committed record have one digest."""
     runs = {run.id: run for study in studies for run in study.runs()}
     recorded = [run for id_, run in runs.items() if id_ in known.record.runs]
     here = [run for run in recorded if known.stored(run)]
     if not here:
         words = f"{len(recorded)} of {len(runs)} runs are the committed record's"
-        return f"{words}; FRESH=1 trains them again and compares"
+        return [f"{words}; FRESH=1 trains them again and compares"] if recorded else []
     others = [run.id for run in here if known.summary(run)["digest"] != known.record.summary(run)["digest"]]
     words = f"{len(here) - len(others)} of {len(here)} runs equal the committed record, bit by bit"
-    return words + (f"; these do not: {', '.join(others)}" if others else "")
+    return [words + (f"; these do not: {', '.join(others)}" if others else "")]
 
 
 def _listed(counts: Counter) -> str:

@@ -12,6 +12,7 @@ from fedrepro.data import load
 from fedrepro.data.partition import partition
 from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.study import Study
+from fedrepro.evidence.table import Table
 from fedrepro.simulation.metrics import mean_interval
 
 LABELS = {
@@ -154,7 +155,7 @@ def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | Non
 def over(
     study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | list[str] | None = None
 ):
-    """Each measure over an axis: points with 95% intervals, one panel a measure (and label of `col`)."""
+    """Each measure over an axis: points with 95% intervals, one panel per measure (and label of `col`)."""
     groups = len(study.axes[hue]) if hue else 1
 
     def draw(values, panel):
@@ -217,17 +218,15 @@ def heatmap(
     """
     style()
     keys = [rows] if isinstance(rows, str) else rows
-    reported = pd.DataFrame([row for row in study.table.reported_rows() if row["measure"] == measure])
     shown = {f"ours ({study.scale})": _grid(study, study.of(measure), keys, study.axes, columns)}
-    if len(reported):
-        paper = _grid(study, reported, keys, study.table.choices("paper"), columns)
-        shown["the paper (its own scale)"] = paper
+    if any(row["measure"] == measure for row in study.table.reported_rows()):
+        shown["the paper (its own scale)"] = _reported(study, study.loaded, measure, keys, columns)  # in its own names
     heights = [1.6 + 0.5 * len(table) for table in shown.values()]
     if by_row:
         figure, axes = plt.subplots(len(shown), 1, figsize=(11, sum(heights)), squeeze=False, height_ratios=heights)
     else:
         figure, axes = plt.subplots(1, len(shown), figsize=(6.2 * len(shown), max(4.8, *heights)), squeeze=False)
-    for panel, (title, table) in zip(axes.flat, shown.items(), strict=True):
+    for panel, (title, table), names in zip(axes.flat, shown.items(), (study.table, study.loaded), strict=False):
         shades = table.rank(axis=1, pct=True) if by_row else table
         sns.heatmap(shades, annot=table, fmt=fmt, cmap="viridis", ax=panel, cbar=False)
         title = f"{with_unit(study, measure)}: {title}"
@@ -235,10 +234,16 @@ def heatmap(
         if by_row:
             panel.tick_params(axis="y", rotation=0)
         if mark_best:
-            _frame(panel, table, paper.idxmax(axis=1))
+            _frame(panel, table, _reported(study, names, measure, keys, columns).idxmax(axis=1))
     figure.tight_layout()
     note(study, figure, more="  ·  framed: the paper's best of each row" * mark_best)
     return figure
+
+
+def _reported(study: Study, names: Table, measure: str, rows: list[str], columns: str) -> pd.DataFrame:
+    """The paper's numbers, by the labels of this table: those of the scale, or the paper's own."""
+    values = pd.DataFrame([row for row in names.reported_rows() if row["measure"] == measure])
+    return _grid(study, values, rows, names.choices("paper"), columns)
 
 
 def _grid(study: Study, values: pd.DataFrame, rows: list[str], axes: dict, columns: str) -> pd.DataFrame:
@@ -257,8 +262,8 @@ def _frame(panel, table: pd.DataFrame, cells: pd.Series) -> None:
     rows, columns = list(table.index), list(table.columns)
     for row, column in cells.items():
         if row in rows and column in columns:
-            corner = (columns.index(column), rows.index(row))
-            panel.add_patch(plt.Rectangle(corner, 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
+            x, y = columns.index(column), rows.index(row)
+            panel.add_patch(plt.Rectangle((x, y), 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
 
 
 def _partition(study: Study, clients: int) -> pd.DataFrame:
@@ -274,10 +279,9 @@ def _partition(study: Study, clients: int) -> pd.DataFrame:
 def split(study: Study, clients: int = 12):
     """How the classes fall on the first clients."""
     style()
-    counts = _partition(study, clients)
-    if counts.shape[1] > 20:
-        tens = {f"{c}-{c + 9}": counts.loc[:, c : c + 9].sum(axis=1) for c in range(0, counts.shape[1], 10)}
-        counts = pd.DataFrame(tens)
+    if (counts := _partition(study, clients)).shape[1] > 20:
+        starts = range(0, counts.shape[1], 10)
+        counts = pd.DataFrame({f"{c}-{c + 9}": counts.loc[:, c : c + 9].sum(axis=1) for c in starts})
     figure, panel = plt.subplots(figsize=(9, 4.2))
     sns.heatmap(counts, annot=True, fmt="d", cmap="rocket_r", ax=panel, cbar_kws={"label": "samples"})
     run = study.cells[0].run(study.seeds[0])

@@ -10,11 +10,8 @@ import pandas as pd
 from fedrepro.evidence import contrasts, tables
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.contrasts import Contrast
-from fedrepro.evidence.note import NOT_RUN
 from fedrepro.evidence.study import Study
-from fedrepro.evidence.verdict import MARKS, Effect, Verdict, claimed, word
-
-STATES = [*MARKS, NOT_RUN]
+from fedrepro.evidence.verdict import MARKS, NOT_RUN, Effect, Verdict, claimed, word
 
 
 def css_class(state: str) -> str:
@@ -22,7 +19,7 @@ def css_class(state: str) -> str:
 
 
 def mark(state: str) -> str:
-    """The sign of a state; one seed is no kind of undecided."""
+    """The sign of a state; one seed is no kind of undecided, and what is not judged has none."""
     signs = {**MARKS, "one seed": "1"}
     return f"{signs[state]} " if state in signs else ""
 
@@ -50,7 +47,7 @@ def fold(title: str, number: int, body: str) -> str:
 def total(scale: str, counts: Counter, note: str) -> str:
     """Of one scale: those of different scales are never added up."""
     bars = legend = ""
-    for state in STATES:
+    for state in MARKS:
         if number := counts[state]:
             shown = words(state, scale)
             bars += f'<i class="{css_class(state)}" data-flex="{number}" title="{number} {shown}"></i>'
@@ -62,7 +59,7 @@ def total(scale: str, counts: Counter, note: str) -> str:
 def measured_claims(study: Study) -> str:
     """The claims of a table with their verdicts at one scale; those that no experiment can test stand elsewhere."""
     judged = [(claim, found) for claim, found in study.verdicts if not claim.untestable]
-    judged.sort(key=lambda one: STATES.index(one[1].state))
+    judged.sort(key=lambda one: list(MARKS).index(one[1].state))
     return "".join(_claim(claim, found, contrasts.measured(study, claim)) for claim, found in judged)
 
 

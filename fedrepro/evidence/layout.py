@@ -53,9 +53,15 @@ def paper_table(
         table.index = pd.MultiIndex.from_tuples(rows, names=[figures.axis_name(study, axis) for axis in down])
     known = table != NONE
     table = table.loc[known.any(axis=1), known.any()]  # the paper's cells, and ours
+    table = table.rename(index=(names := _beside(study)), columns=names)
     if len(shown) == 1:
         table.columns = table.columns.droplevel(across.index("measure"))
     return _styled(study, table, shown, hide=not down)
+
+
+def _beside(study: Study) -> dict[str, str]:
+    """Rows and columns are the paper's, with what we use instead: "CIFAR-10 (ours: Fashion-MNIST)"."""
+    return {name: f"{label} (ours: {name.removesuffix(f' for {label}')})" for label, name in study.table.names.items()}
 
 
 def _list(what: str, given: str | Sequence[str], known: list[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """reproduce/<paper>/note.md -> results/<paper>.md: prose by hand, in which the build fills in every number.
 
 A placeholder is `{{kind key=value ...}}`, such as `{{verdict scale=cpu claim=dfl-c14}}`; see docs/add-a-paper.md.
-What has not been measured reads "not run yet". The first paragraph below the title is the headline of the report.
+What has not been measured reads "not run yet"; `[[text || otherwise]]` is the text if anything in it is measured. The
+first paragraph below the title is the headline of the report.
 """
 
 import re
@@ -21,33 +22,21 @@ from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.contrasts import Contrast
 from fedrepro.evidence.study import Plan, Study
 from fedrepro.evidence.table import Table
-from fedrepro.evidence.verdict import word
+from fedrepro.evidence.verdict import MARKS, NOT_RUN, Verdict, word
 from fedrepro.simulation.store import write_atomically
 
 NOTE = "note.md"
-NOT_RUN = "not run yet"
 REPORTED = "reported"  # in place of a scale: the paper's own numbers
-SHORT = {"holds": "hold", "one seed": "with one seed only", "not testable": "not testable here"}
+SHORT = {
+    "holds": "hold",
+    "holds in part": "hold in part",
+    "one seed": "with one seed only",
+    "not testable": "not testable here",
+}
 PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.S)
+PART = re.compile(r"\[\[(.*?)\]\]", re.S)
 Studies = Mapping[str, Mapping[str, Study]]  # by scale and table
 Given = dict[str, str]
-
-
-def fill(tables: Sequence[Table], studies: Studies) -> str:
-    """The note of the paper with these tables, every placeholder filled in; empty if it has none."""
-    path = tables[0].path.with_name(NOTE)
-    if not path.exists():
-        return ""
-    shown = path.relative_to(spec.HOME) if path.is_relative_to(spec.HOME) else path
-    filler = Filler(tables, studies)
-
-    def filled(found: re.Match) -> str:
-        try:
-            return filler.text(found[1])
-        except BadInput as error:
-            raise BadInput(f"{shown}: {' '.join(found[0].split())}: {error}") from None
-
-    return PLACEHOLDER.sub(filled, path.read_text(encoding="utf-8"))
 
 
 def headline(text: str) -> str:
@@ -61,10 +50,36 @@ class Filler:
 
     def __init__(self, tables: Sequence[Table], studies: Studies):
         self.studies, self.tables = studies, {table.name: table for table in tables}
+        self.measurements = 0  # that were filled in so far
+        self.compared: dict[str, tuple] = {}  # scale -> table and cells of the first comparison that was filled in
         self.homes = {claim.id: name for name, table in self.tables.items() for claim in table.claims()}
         self.plan = cache(lambda table, scale: Plan(self.tables[table], scale))
         self.planned, self.printed = cache(_of_claim(contrasts.planned)), cache(_of_claim(contrasts.reported))
         self.known = cache(_of_claim(lambda study, claim: contrasts.measured(study, claim, ())))
+
+    def note(self) -> str:
+        """The paper's note, every placeholder filled in; empty if it has none."""
+        path = next(iter(self.tables.values())).path.with_name(NOTE)
+        if not path.exists():
+            return ""
+        shown = path.relative_to(spec.HOME) if path.is_relative_to(spec.HOME) else path
+
+        def filled(found: re.Match) -> str:
+            try:
+                return self.text(found[1])
+            except BadInput as error:
+                raise BadInput(f"{shown}: {' '.join(found[0].split())}: {error}") from None
+
+        def chosen(found: re.Match) -> str:
+            """The text if something in it is measured, else what stands behind ||; both must be right."""
+            text, _, otherwise = found[1].partition("||")
+            before = self.measurements
+            text, measured = PLACEHOLDER.sub(filled, text), self.measurements > before
+            otherwise = PLACEHOLDER.sub(filled, otherwise)
+            return text if measured else otherwise
+
+        text = PLACEHOLDER.sub(filled, PART.sub(chosen, path.read_text(encoding="utf-8")))
+        return re.sub(r"\n{3,}", "\n\n", text)
 
     def text(self, content: str) -> str:
         """What `kind key=value ...` reads."""
@@ -80,7 +95,11 @@ class Filler:
         labels = {key: value for key, value in given.items() if key not in (*needed, *optional)}
         if labels and not labelled:
             raise BadInput(f"{next(iter(labels))}: is not a key; allowed: {', '.join((*needed, *optional))}")
-        return function(self, given, labels)
+        found = function(self, given, labels)
+        self.measurements += (
+            found is not None and kind not in ("reported", "runs", "seeds") and given.get("scale") != REPORTED
+        )
+        return MISSING.get(kind, NOT_RUN) if found is None else found
 
     @staticmethod
     def _pair(text: str) -> tuple[str, str]:
@@ -121,25 +140,25 @@ class Filler:
             raise BadInput(f"{missing[0]}: is missing; allowed: {', '.join(plan.axes[missing[0]])}")
         return named
 
-    def measured(self, given: Given, labels: Given) -> str:
+    def measured(self, given: Given, labels: Given) -> str | None:
         scale = self._scale(given)
         cell, study = self._cell(given, labels, scale), self._study(given["table"], scale)
         rows = [] if study is None else _rows(study.summary, {"measure": given["measure"], **cell})
         if study is None or not rows or pd.isna(rows[0]["measured"]):
-            return NOT_RUN if not rows else "target not reached"
+            return "target not reached" if rows else None
         half = rows[0]["interval"]
         return contrasts.value_text(
             study.measures[given["measure"]], rows[0]["measured"], None if pd.isna(half) else half
         )
 
-    def reported(self, given: Given, labels: Given) -> str:
+    def reported(self, given: Given, labels: Given) -> str | None:
         cell, plan = self._cell(given, labels, "paper"), self.plan(given["table"], "paper")
         for row in plan.table.reported_rows():
             if row["measure"] == given["measure"] and all(row.get(axis, at) == at for axis, at in cell.items()):
                 return contrasts.value_text(plan.measures[row["measure"]], row["value"]) + "+" * row["censored"]
         raise BadInput(f"the paper prints no {given['measure']} of {' '.join(cell.values())}")
 
-    def effect(self, given: Given, labels: Given) -> str:
+    def effect(self, given: Given, labels: Given) -> str | None:
         scale = self._scale(given, REPORTED)
         plan, claim = self._claim(given, "paper" if scale == REPORTED else scale)
         wanted = self._labels(plan, labels)
@@ -163,22 +182,26 @@ class Filler:
         here = _matching(known, wanted, sides, given.get("measure"))
         effect = here[0].effect if len(here) == 1 else None
         if effect is None:
-            return NOT_RUN
+            return None
+        self.compared.setdefault(scale, (plan.table.name, here[0].cells))
         return f"{effect.bound} {here[0].shown(effect.mean, effect.half)}".strip()
 
-    def verdict(self, given: Given, labels: Given) -> str:
+    def verdict(self, given: Given, labels: Given) -> str | None:
+        found = self._verdict(given)
+        return found and found.word
+
+    def reason(self, given: Given, labels: Given) -> str | None:
+        found = self._verdict(given)
+        return found and found.reason
+
+    def _verdict(self, given: Given) -> Verdict | None:
         scale = self._scale(given)
         plan, claim = self._claim(given, scale)
         study = self._study(plan.table.name, scale)
-        return _verdicts(study)[claim.id].word if study else NOT_RUN
+        found = _verdicts(study)[claim.id] if study else None
+        return found if found and found.state != NOT_RUN else None
 
-    def reason(self, given: Given, labels: Given) -> str:
-        scale = self._scale(given)
-        plan, claim = self._claim(given, scale)
-        study = self._study(plan.table.name, scale)
-        return _verdicts(study)[claim.id].reason if study else NOT_RUN
-
-    def gate(self, given: Given, labels: Given) -> str:
+    def gate(self, given: Given, labels: Given) -> str | None:
         scale, table = self._scale(given), self._table(given)
         plan = self.plan(table, scale)
         if plan.table.gate is None:
@@ -188,22 +211,25 @@ class Filler:
             g for g in (study.gates if study else []) if all(g.panel.get(a, at) == at for a, at in wanted.items())
         ]
         words = [f"{g.words}{' at ' * bool(g.panel) + ' '.join(g.panel.values())}" for g in panels]
-        return "; ".join(words) or NOT_RUN
+        return "; ".join(words) or None
 
-    def counts(self, given: Given, labels: Given) -> str:
+    def counts(self, given: Given, labels: Given) -> str | None:
         scale = self._scale(given)
         ids = [claim.id for table in self.tables.values() for claim in table.claims() if not claim.untestable]
         here = self.studies.get(scale, {}).values()
         states = {id_: found.state for study in here for id_, found in _verdicts(study).items()}
         counted = Counter(states.get(id_, NOT_RUN) for id_ in ids)
-        words = [f"{n} {SHORT.get(s, s) if scale != 'paper' else word(s, scale)}" for s, n in counted.most_common()]
-        return f"{', '.join(words)} (of {len(ids)} claims that an experiment can test)"
+        if counted[NOT_RUN] == len(ids):
+            return None
+        names = SHORT | {s: word(s, scale) for s in ("holds", "opposite") if scale == "paper"}
+        words = ", ".join(f"{counted[s]} {names.get(s, s)}" for s in MARKS if counted[s])
+        return f"{words} (of {len(ids)} claims that an experiment can test)"
 
-    def runs(self, given: Given, labels: Given) -> str:
+    def runs(self, given: Given, labels: Given) -> str | None:
         ids = {run.id for study in self._chosen(given) for run in study.runs()}
         return _number(len(ids), "run")
 
-    def seeds(self, given: Given, labels: Given) -> str:
+    def seeds(self, given: Given, labels: Given) -> str | None:
         return _number(max((len(study.seeds) for study in self._chosen(given)), default=0), "seed")
 
     def _chosen(self, given: Given) -> list[Study]:
@@ -217,15 +243,15 @@ def _of_claim(function: Callable[[Any, Claim], list[Contrast]]) -> Callable[[Pla
     return lambda plan, id_: function(plan, next(claim for claim in plan.table.claims() if claim.id == id_))
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}" if count else NOT_RUN
+def _number(count: int, what: str) -> str | None:
+    return f"{count} {what}{'s' * (count != 1)}" if count else None
 
 
 def _rows(table: pd.DataFrame, labels: Given) -> list[dict]:
     return [row for row in table.to_dict("records") if all(row[key] == value for key, value in labels.items())]
 
 
-def _verdicts(study: Study) -> dict:
+def _verdicts(study: Study) -> dict[str, Verdict]:
     return {claim.id: found for claim, found in study.verdicts}
 
 
@@ -244,7 +270,8 @@ def _all_have(cells: list[dict[str, str]], label: str) -> bool:
     return bool(cells) and all(label in cell.values() for cell in cells)
 
 
-KINDS: dict[str, tuple[Callable[[Filler, Given, Given], str], tuple[str, ...], tuple[str, ...], bool]] = {
+MISSING = {"runs": "no run yet", "counts": "no claim is judged yet"}  # in place of "not run yet"
+KINDS: dict[str, tuple[Callable[[Filler, Given, Given], str | None], tuple[str, ...], tuple[str, ...], bool]] = {
     # kind: what fills it in, the keys that it needs, those that it may have, whether labels by axis may follow
     "measured": (Filler.measured, ("scale", "table", "measure"), (), True),
     "reported": (Filler.reported, ("table", "measure"), (), True),

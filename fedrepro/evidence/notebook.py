@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
@@ -67,7 +67,8 @@ class Shown(Study):
 
     def show(self, figure: Figure | None = None) -> None:
         """The paper's numbers beside ours, then the figure, which the driver keeps as PNG and SVG."""
-        display(tables.readable(self).style.hide(axis="index").set_caption(tables.caption(self)))
+        table = tables.readable(self).style.hide(axis="index").set_caption(tables.caption(self))
+        display(HTML(f'<div style="max-height: 30em; overflow: auto">{table.to_html()}</div>'))
         if figure is None or self._save is None:
             return
         folder = results_folder() / self._save
@@ -88,10 +89,6 @@ class Shown(Study):
     ) -> trial.Trial:
         """Train cells with other hyperparameters or fields of Run, and draw them into the curves: see trial.vary."""
         return trial.vary(self, hp, cells, seeds, column, self.workers, **settings)
-
-    def pick(self, column: str | None = None) -> trial.Picker:
-        """Controls that choose cells and seeds, and their curves."""
-        return trial.Picker(self, column)
 
     def evidence(self) -> None:
         """What stands behind the numbers: data, gate, tuning, verdicts, deviations, run ids."""
@@ -147,7 +144,8 @@ def standing(paper: str, claims: Sequence[str] = ()) -> Styler:
     for claim in (said[choose("claims", name, said)] for name in claims or said):
         judged = found.get(claim.id, {"verdict": "not run yet", "reason": ""})
         rows.append((claim.id, claim.source, claim.says, judged["verdict"], judged["reason"]))
-    return _wrapped(pd.DataFrame(rows, columns=["claim", "where", "the paper says", "our verdict", "why"]))
+    table = pd.DataFrame(rows, columns=["claim", "where", "the paper says", "our verdict", "why"])
+    return _wrapped(table if any(why for *_, why in rows) else table.drop(columns="why"))
 
 
 def _wrapped(table: pd.DataFrame) -> Styler:

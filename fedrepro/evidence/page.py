@@ -16,14 +16,14 @@ from string import Template
 
 import mistune
 
-from fedrepro.errors import bad
+from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import forest, fragments, matrix, note, papers, record, spec, tables
 from fedrepro.evidence.export import web_page
-from fedrepro.evidence.fragments import STATES
 from fedrepro.evidence.papers import Paper, errata
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
 from fedrepro.evidence.table import Table
+from fedrepro.evidence.verdict import MARKS, NOT_RUN
 from fedrepro.simulation.store import write_atomically
 
 EXPLAINED = {
@@ -53,6 +53,10 @@ def build(folder: Path, say: Say = lambda line: None) -> Path:
     started = time.monotonic()
     found = sorted((Paper(name, folder) for name in spec.papers()), key=lambda paper: not paper.claims)
     if not any(paper.records for paper in found):
+        if list(folder.glob(f"smoke/*/{record.RUNS}")):
+            raise BadInput(
+                f"{folder}: has runs at smoke scale only, which mean nothing; reproduce at another scale first"
+            )
         wanted = f"a folder with <scale>/<paper>/{record.RUNS}, such as results or results/local"
         raise bad("results", str(folder), wanted)
     runs = sum(len(known.runs) for paper in found for known in paper.records.values())
@@ -65,10 +69,9 @@ def build(folder: Path, say: Say = lambda line: None) -> Path:
         size = _write(folder / paper.page, _paper_page(paper, found))
         judged = sum(len(states) for states in paper.states.values())
         say(f"{paper.page}: {judged} verdicts, {size >> 10} KiB, {time.monotonic() - begun:.1f} s")
-    target = folder / "index.html"
-    size = _write(target, _overview(found))
+    size = _write(folder / "index.html", _overview(found))
     say(f"index.html: {size >> 10} KiB; all in {time.monotonic() - started:.1f} s")
-    return target
+    return folder / "index.html"
 
 
 def _write(target: Path, text: str) -> int:
@@ -90,7 +93,7 @@ def _page(title: str, header: str, contents: str, main: str, found: Sequence[Pap
         title=escape(title),
         header=header,
         contents=contents,
-        buttons="".join(fragments.button(state) for state in STATES if here[state]),
+        buttons="".join(fragments.button(state) for state in MARKS if here[state]),
         scales=f'<select id="scale" aria-label="scale"><option value="">all scales</option>{options}</select>'
         * (len(scales) > 1),
         main=main,
@@ -121,7 +124,7 @@ def _overview(found: Sequence[Paper]) -> str:
         f"<p>{', '.join(counted)}. Does each method beat its baselines, "
         "and how sure are we? First each paper's answer, then every claim.</p>"
     )
-    glance, cards = _glance(found), "".join(map(_card, found))
+    cards = {paper: card for paper in found if (card := _card(paper))}
     listed = "".join(
         f'<section class="paper"><h3>{escape(paper.title)}</h3><ul class="list">{_claim_list(paper)}</ul></section>'
         for paper in found
@@ -129,10 +132,10 @@ def _overview(found: Sequence[Paper]) -> str:
     )
     bars = "".join(fragments.total(scale, totals[scale], EXPLAINED[scale]) for scale in scales)
     main = (
-        f'{glance}{cards}<h2 id="totals">All verdicts</h2><div class="totals">{bars}</div>'
+        f'{_glance(found)}{"".join(cards.values())}<h2 id="totals">All verdicts</h2><div class="totals">{bars}</div>'
         f'<h2 id="claims">All claims</h2>{listed}'
     )
-    links = ({"#glance": "At a glance"} if glance else {}) | {f"#{paper.id}": paper.title for paper in found}
+    links = {"#glance": "At a glance"} | {f"#{paper.id}": paper.title for paper in cards}
     links |= {"#totals": "All verdicts", "#claims": "All claims"}
     pages = {paper.page: paper.title for paper in found}
     contents = f"<ul>{_linked(links)}</ul><h2>Papers in full</h2><ul>{_linked(pages)}</ul>"
@@ -144,16 +147,14 @@ def _claim_list(paper: Paper) -> str:
 
 
 def _card(paper: Paper) -> str:
-    """A paper's answer: the headline of its note and its main comparisons, those with its reference first."""
+    """A paper's main comparisons, those with its reference first."""
     rows = sorted(_main(paper), key=lambda row: (not row.against_reference, row.pair is None))
-    nothing = "No accuracies are compared yet." if paper.claims else "Nothing is claimed here, so nothing is judged."
-    plot = forest.plot([(row, paper.page) for row in rows[:SHOWN]]) if rows else f'<p class="soft">{nothing}</p>'
-    more = f"{min(SHOWN, len(rows))} of {len(rows)} comparisons; all of them, " if len(rows) > SHOWN else ""
+    if not rows:
+        return ""
+    more = f"{SHOWN} of {len(rows)} comparisons; all of them, " if len(rows) > SHOWN else ""
     return f"""<section class="card" id="{paper.id}">
-<h2><a href="{paper.page}">{escape(paper.title)}</a></h2>
-<p class="soft">{_cited(paper)}</p>
-<p class="headline">{_inline(note.headline(paper.note))}</p>
-{plot}<p>{more}<a href="{paper.page}">{escape(paper.title)} in full: tables, figures, verdicts, runs</a></p>
+<h2><a href="{paper.page}">{escape(paper.title)}</a></h2>{forest.plot([(row, paper.page) for row in rows[:SHOWN]])}
+<p>{more}<a href="{paper.page}">{escape(paper.title)} in full: tables, figures, verdicts, runs</a></p>
 </section>
 """
 
@@ -165,12 +166,14 @@ def _main(paper: Paper) -> list[forest.Row]:
 
 
 def _glance(found: Sequence[Paper]) -> str:
-    """Of each paper and scale the first comparison with the reference, such as FedAvg."""
-    plots = []
+    """The headline of each paper, and the comparisons that it is about."""
+    lines, plots = "", []
     for paper in found:
-        chosen = {row.study.scale: row for row in reversed(_main(paper)) if row.against_reference}
-        plots += [(chosen[scale], paper.page) for scale in papers.SCALES if scale in chosen]
-    return f'<section class="card" id="glance"><h2>At a glance</h2>{forest.plot(plots)}</section>' if plots else ""
+        name = f'<a href="{paper.page}">{escape(paper.title)}</a> <span class="soft">{_cited(paper)}</span>'
+        lines += f"<dt>{name}</dt><dd>{_inline(note.headline(paper.note) or paper.tables[0].question)}</dd>"
+        plots += [(row, paper.page) for row in paper.answers]
+    plot = forest.plot(plots) if plots else '<p class="soft">No accuracies are compared yet.</p>'
+    return f'<section class="card" id="glance"><h2>At a glance</h2><dl>{lines}</dl>{plot}</section>'
 
 
 def _cited(paper: Paper) -> str:
@@ -232,7 +235,7 @@ def _runs(known: Record) -> dict[str, dict]:
 def _table(paper: Paper, table: Table) -> str:
     here = {scale: found[table.name] for scale, found in paper.studies.items() if table.name in found}
     blocks = [_measured(paper, scale, study) for scale, study in here.items()]
-    blocks = blocks or [f'<div class="measured">{fragments.open_claims(table.claims())}</div>']
+    blocks = blocks or [f'<div class="measured">{fragments.open_claims(table.claims()) or NOT_RUN}</div>']
     head = f"<h3>{escape(table.title)}</h3><p>{escape(table.question)}</p>"
     return f'<section class="table" id="{table.name}">{head}{"".join(blocks)}</section>\n'
 

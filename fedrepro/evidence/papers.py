@@ -5,12 +5,13 @@ from collections import Counter
 from functools import cache, cached_property
 from pathlib import Path
 
-from fedrepro.evidence import forest, note, record, spec
+from fedrepro.evidence import forest, record, spec
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.forest import Row
-from fedrepro.evidence.note import NOT_RUN
+from fedrepro.evidence.note import Filler
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import recorded
+from fedrepro.evidence.verdict import NOT_RUN
 
 SCALES = spec.SCALES[:0:-1]  # the paper's own first; smoke is for CI
 ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
@@ -55,7 +56,17 @@ class Paper:
 
     @cached_property
     def note(self) -> str:
-        return note.fill(self.tables, self.studies)
+        return self._filler.note()
+
+    @cached_property
+    def _filler(self) -> Filler:
+        return Filler(self.tables, self.studies)
+
+    @property
+    def answers(self) -> list[Row]:
+        """At each scale the comparison that the note gives first: that of its headline."""
+        first = self._filler.compared if self.note else {}
+        return [r for r in self.rows if first.get(r.study.scale) == (r.study.table.name, r.contrast.cells)]
 
     @property
     def page(self) -> str:

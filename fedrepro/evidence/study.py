@@ -188,7 +188,8 @@ class Study(Plan):
         """Every claim with its verdict."""
         known = self.values, self.scale, self.axes, self.measures, self.table.reported_rows(), self.untrained
         whole = [cell.labels for cell in self.table.cells("paper", tuned=False)]
-        return [(claim, judge(claim, *known, paper_cells=whole)) for claim in self.table.claims()]
+        planned = [cell.labels for cell in self.table.cells(self.scale, tuned=False)]
+        return [(claim, judge(claim, *known, whole, planned)) for claim in self.table.claims()]
 
     @cached_property
     def gates(self) -> list[gate.Gate]:
@@ -203,11 +204,8 @@ class Study(Plan):
             runs = [run for own, _, run in self._measured if own is cell]
             if pooled and runs and pooled.id in self._pooled:
                 panel = {axis: cell.labels[axis] for axis in panels}
-                found.append(
-                    gate.judge(
-                        panel, rule, [self.source.rows(run) for run in runs], self.source.rows(pooled), pooled.id
-                    )
-                )
+                rows = [self.source.rows(run) for run in runs]
+                found.append(gate.judge(panel, rule, rows, self.source.rows(pooled), pooled.id))
         return found
 
     @cached_property
@@ -292,10 +290,8 @@ def _at(panel: dict[str, str]) -> str:
 def _seeds(given: int | Sequence[int] | None, default: list[int]) -> list[int]:
     if given is None:
         return list(default)
-    if isinstance(given, int) and not isinstance(given, bool):
-        if given < 1:
-            raise bad("seeds", given, "a number of seeds from 1, or a list of seeds")
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         return list(range(given))
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        raise bad("seeds", given, "a number of seeds from 1, or a list of seeds")
-    return list(given)
+    if isinstance(given, Sequence) and not isinstance(given, str) and 0 < len(set(map(str, given))) == len(given):
+        return list(given)
+    raise bad("seeds", given, "a number of seeds from 1, or a list of seeds, each once")

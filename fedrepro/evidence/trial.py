@@ -44,7 +44,7 @@ Where = Mapping[str, str | Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Cells of a study trained with other settings; a notebook shows its figure."""
+    """Cells of a study trained with other settings; a notebook shows its curves and controls that choose the others."""
 
     study: Study
     column: str
@@ -55,25 +55,35 @@ class Trial:
     def __repr__(self) -> str:
         return f"{NOT_THE_PAPERS}: {self.what} ({len(self.runs)} runs, not saved)"
 
-    def _repr_png_(self) -> str | bytes | None:
-        return print_figure(self.figure)
+    def _repr_mimebundle_(self, **options) -> dict[str, Any]:
+        return {"text/plain": repr(self), **Picker(self)._repr_mimebundle_(**options)}
+
+    @property
+    def where(self) -> dict[str, list[Any]]:
+        """What the figure shows at first: all lines of the panel in which this was tried, with all seeds."""
+        hue = _hue(self.study)
+        here = {axis: list(dict.fromkeys(self.rounds[axis])) for axis in self.study.axes}
+        return {**here, hue: self.study.axes[hue], "seed": list(self.study.seeds)}
 
     @cached_property
     def figure(self) -> Figure:
-        """The study's curves, and these dashed: one panel per place on the axes other than that of the lines."""
-        hue, column = _hue(self.study), self.column
-        others = [axis for axis in self.study.axes if axis != hue]
-        panels = [at for at, _ in by_labels(self.rounds, others)] if others else [{}]
-        figure, axes = _panels(self.study, len(panels))
-        for panel, labels in zip(axes, panels, strict=True):
-            colours = _draw(panel, select(self.study.rounds, labels), column, [hue], self.study.axes[hue])
-            tried = list(by_labels(select(self.rounds, labels), [hue]))
-            for at, rows in tried:
-                cell = figures.titled(self.study, at)
-                name = textwrap.fill(f"{NOT_THE_PAPERS}: {cell} with {self.what.replace(' = ', '=')}", 34)
-                colour = "black" if len(tried) == 1 else colours[at[hue]]
-                _line(panel, rows, column, color=colour, linestyle="--", linewidth=3, errorbar=None, label=name)
-            _finish(self.study, panel, column, labels, [hue])
+        return self.picked(self.where)
+
+    def picked(self, where: Mapping[str, Sequence[Any]]) -> Figure:
+        """The study's curves with these labels, the mean over the seeds under "seed", and what was tried, dashed."""
+        study, column, rows = self.study, self.column, select(self.study.rounds, where)
+        seen = pd.concat([rows, self.rounds])
+        varied = [axis for axis in study.axes if len(set(seen[axis])) > 1] or [_hue(study)]
+        figure, panel = _panel(study)
+        colours = _draw(panel, rows, column, varied, study.axes[varied[0]] if len(varied) == 1 else ())
+        tried = list(by_labels(self.rounds, varied))
+        for at, mine in tried:
+            cell = figures.titled(study, at)
+            name = textwrap.fill(f"{NOT_THE_PAPERS}: {cell} with {self.what.replace(' = ', '=')}", 34)
+            colour = "black" if len(tried) == 1 else colours.get(", ".join(at.values()), "black")
+            _line(panel, mine, column, color=colour, linestyle="--", linewidth=3, errorbar=None, label=name)
+        fixed = {axis: seen[axis].iloc[0] for axis in study.axes if axis not in varied}
+        _finish(study, panel, column, fixed, varied)
         return figure
 
 
@@ -157,32 +167,19 @@ def _train(runs: list[Run], column: str, workers: int | None) -> dict[str, pd.Da
     return rows
 
 
-def picked(study: Study, where: Mapping[str, Sequence[Any]], column: str) -> Figure:
-    """The curves of the cells with these labels, the mean over the seeds under "seed"."""
-    rows = select(study.rounds, where)
-    figure, (panel,) = _panels(study, 1)
-    if not len(rows):
-        panel.text(0.5, 0.5, "nothing is picked", ha="center", transform=panel.transAxes)
-        return figure
-    labels = {axis: list(dict.fromkeys(rows[axis])) for axis in study.axes}
-    varied = [axis for axis, some in labels.items() if len(some) > 1] or [_hue(study)]
-    _draw(panel, rows, column, varied)
-    _finish(study, panel, column, {axis: some[0] for axis, some in labels.items() if axis not in varied}, varied)
-    return figure
-
-
 class Picker:
     """Controls that choose cells and seeds, and their curves; where widgets cannot be shown, there is a picture."""
 
-    def __init__(self, study: Study, column: str | None = None):
+    def __init__(self, trial: Trial):
         import ipywidgets as w
 
-        self.study, self.column, self.controls = study, _column(study, column), {}
-        for axis, labels in {**study.axes, "seed": study.seeds}.items():
-            name = "seed" if axis == "seed" else figures.axis_name(study, axis)
-            size = w.Layout(width="230px", height=f"{24 * min(len(labels), 8) + 16}px")
-            first = labels if axis in (_hue(study), "seed") else labels[:1]
-            self.controls[axis] = w.SelectMultiple(options=labels, value=first, description=name, layout=size)
+        self.trial, self.controls = trial, {}
+        for axis, labels in {**trial.study.axes, "seed": trial.study.seeds}.items():
+            name = "seed" if axis == "seed" else figures.axis_name(trial.study, axis)
+            size = w.Layout(width="230px", height=f"{18 * min(len(labels), 8) + 12}px")
+            self.controls[axis] = w.SelectMultiple(
+                options=labels, value=trial.where[axis], description=name, layout=size
+            )
         self.image = w.Image(format="png", layout=w.Layout(max_width="100%", object_fit="contain"))
         for control in self.controls.values():
             control.observe(self.refresh, "value")
@@ -192,7 +189,7 @@ class Picker:
 
     def refresh(self, _=None) -> None:
         picks = {axis: list(control.value) for axis, control in self.controls.items()}
-        self.image.value = print_figure(picked(self.study, picks, self.column))
+        self.image.value = print_figure(self.trial.picked(picks))
 
     def _repr_mimebundle_(self, **options) -> dict[str, Any]:
         widget: dict[str, Any] = dict(self.box._repr_mimebundle_(**options) or {})
@@ -214,20 +211,23 @@ def _hue(study: Study) -> str:
     return "method" if "method" in varied else (varied or list(study.axes))[-1]
 
 
-def _panels(study: Study, count: int) -> tuple[Figure, list[Axes]]:
+def _panel(study: Study) -> tuple[Figure, Axes]:
     """A figure outside of pyplot: it is shown where it is returned and nowhere else."""
     figures.style()
-    figure = Figure(figsize=(5.5 + 6 * count, 4.8), dpi=100, layout="constrained")
+    figure = Figure(figsize=(11.5, 4.8), dpi=100, layout="constrained")
     figure.suptitle(f"{study.table.title} (scale: {study.scale})")
-    return figure, list(figure.subplots(1, count, squeeze=False, sharey=True)[0])
+    return figure, figure.subplots()
 
 
 def _draw(panel: Axes, rows: pd.DataFrame, column: str, axes: list[str], order: Sequence[str] = ()) -> dict[str, Any]:
     """A line per combination of the labels of `axes`, the mean over seeds round by round -> the colour of each."""
+    if not len(rows):
+        return {}
     rows = rows.assign(line=[", ".join(labels) for labels in rows[axes].to_numpy()])
     here = list(dict.fromkeys(rows["line"]))
-    order = [name for name in order or here if name in here]
-    colours = dict(zip(order, sns.color_palette("colorblind" if len(order) <= 10 else "husl", len(order)), strict=True))
+    every = list(order or here)  # a line keeps its colour when others are not picked
+    colours = dict(zip(every, sns.color_palette("colorblind" if len(every) <= 10 else "husl", len(every)), strict=True))
+    order = [name for name in every if name in here]
     band = figures.interval if len(set(rows["seed"])) > 1 else None
     _line(panel, rows, column, hue="line", hue_order=order, palette=colours, linewidth=2.5, errorbar=band)
     return colours

@@ -8,6 +8,8 @@ holds     The interval lies inside the region. A claim holds if every comparison
 opposite  The interval lies outside, and still at 5% after Holm's correction over all comparisons of the claim.
           One such comparison is enough for the claim.
 open      Anything else.
+
+A claim holds in part if all comparisons made hold, but the paper's table makes more of them.
 """
 
 from collections.abc import Sequence
@@ -23,7 +25,17 @@ from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.statements import Number, Reported, Statement, Untestable
 from fedrepro.evidence.statistics import LEVEL, MOST_SEEDS, Estimate, decide, distances, estimate, seeds_needed
 
-MARKS = {"holds": "✓", "opposite": "✗", "undecided": "?", "one seed": "?", "not testable": "–"}
+NOT_RUN = "not run yet"
+MARKS = {
+    "holds": "✓",
+    "holds in part": "✓",
+    "opposite": "✗",
+    "undecided": "?",
+    "one seed": "?",
+    "not testable": "–",
+    NOT_RUN: "…",
+}
+LATER = "its cells are not trained yet"
 Untrained = Sequence[tuple[dict[str, str], str]]
 
 
@@ -79,7 +91,7 @@ class Verdict:
     @property
     def reason(self) -> str:
         """One line: why it cannot be tested, or how many comparisons hold and what would decide it."""
-        if self.state == "not testable":
+        if self.state in ("not testable", NOT_RUN):
             return self.why
         if self.why:
             return f"{self.counts}; the rest is not testable here: {self.why}"
@@ -96,10 +108,9 @@ class Verdict:
 
 def word(state: str, scale: str) -> str:
     """How a verdict reads: below paper scale never like one on the paper."""
-    if scale == "paper" and state in ("holds", "opposite"):
-        return {"holds": "reproduced", "opposite": "contradicted"}[state]
-    if state in ("holds", "opposite"):
-        return f"{state} at {scale} scale"
+    found = {"holds": "reproduced", "holds in part": "reproduced in part", "opposite": "contradicted"}
+    if state in found:
+        return found[state] if scale == "paper" else f"{state} at {scale} scale"
     return {"one seed": "undecided (one seed)", "not testable": "not testable here"}.get(state, state)
 
 
@@ -133,10 +144,12 @@ def judge(
     reported: Reported = (),
     untrained: Untrained = (),
     paper_cells: Sequence[dict[str, str]] = (),
+    planned: Sequence[dict[str, str]] = (),
 ) -> Verdict:
     """`values`: measure, the axes' labels, seed, value (NaN where a target was missed) and, of a target, `limit`, what
     was spent when the run stopped. `untrained`: panels in which nothing that is learned can be judged yet, and why.
-    `paper_cells`: the labels of every cell of the paper's table, to say how much of the claim was judged.
+    `paper_cells`: the labels of every cell of the paper's table, to say how much of the claim was judged; `planned`:
+    those of this scale, trained or not.
 
     A claim on several measures, or in several blocks, is one claim with the comparisons of all of them."""
     for statement in claim.statements:
@@ -151,15 +164,20 @@ def judge(
     for part in parts:
         why += part.untrained
         if part.cells is not None:
-            why += [] if part.made else [f"the {scale} scale does not have these cells"]
+            if not part.made:
+                later = planned and _count(part.statement, part.measure, planned, reported)
+                why += [LATER if later else f"the {scale} scale does not have these cells"]
             name = f"[{part.measure.name}] " if several else ""
             found = estimate(part.made, part.cells, part.measure)
             estimates += [replace(one, what=name + one.what) for one in found]
     if not estimates:
-        return Verdict("not testable", scale, why="; ".join(dict.fromkeys(why)))
+        return Verdict(NOT_RUN if LATER in why else "not testable", scale, why="; ".join(dict.fromkeys(why)))
     effects = _effects(estimates)
     state = _most(effects) if claim.most else _conclusion(effects)
-    state = "undecided" if why and state == "holds" else state
+    if state == "holds" and why:
+        state = "undecided"
+    elif state == "holds" and on_paper > len(effects):
+        state = "holds in part"
     return Verdict(state, scale, effects, "; ".join(dict.fromkeys(why)), on_paper)
 
 

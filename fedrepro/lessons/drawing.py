@@ -24,10 +24,10 @@ WIDTH = 7.6  # inches: what JupyterLab has room for beside the controls on a scr
 X_LABEL = 25  # points from an axis down to its label
 TEXT: dict[Any, int] = {"axes.titlesize": 12, "axes.labelsize": 12, "xtick.labelsize": 11, "ytick.labelsize": 11}
 _blue, _orange, _green, _, _purple, _brown, _, _grey, _, _sky = sns.color_palette("colorblind", 10).as_hex()
-# One colour, one meaning, in every lesson
-LOCAL = A = _blue  # what a client has or trained; the first of two clients or methods
+# One colour, one meaning, in every lesson and method notebook
+LOCAL = FIRST = _blue  # what a client has or trained; the first of two clients or methods
 OLDER = _sky  # what a client kept from an earlier visit
-B = _purple  # the second of two clients or methods
+SECOND = _purple  # the second of two clients or methods
 GLOBAL = _green  # what the server has or sends
 LATE = "#b2182b"  # late, or not sent: red, and darker than the orange
 CHOSEN = _orange  # what the controls point at

@@ -10,7 +10,7 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 
 from fedrepro import data
-from fedrepro.lessons.drawing import CHOSEN, GIVEN, GLOBAL, A, B, canvas, kept
+from fedrepro.lessons.drawing import CHOSEN, FIRST, GIVEN, GLOBAL, SECOND, canvas, kept
 from fedrepro.methods import FedAvg, Round, Upload
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.tree import Tree
@@ -19,7 +19,7 @@ DIGITS = (3, 8)  # the model answers +1 and -1
 ROUNDS, MOMENTS = 20, 60  # a round has three moments: send, train, average
 START = (-0.5, 0.9)
 LIMITS = {"xlim": (-0.9, 1.7), "ylim": (-1.5, 1.7)}
-COLOURS = {"A": A, "B": B}
+COLOURS = {"A": FIRST, "B": SECOND}
 ALT = "A map of the model's two weights with the ways of clients A and B and of the server; their images; the distance."
 MOMENT = (
     "the server averages both models, weighted by the clients' shares of the images",

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from fedrepro.lessons.drawing import A, B, canvas
+from fedrepro.lessons.drawing import FIRST, SECOND, canvas
 from fedrepro.methods import registry
 from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
@@ -58,7 +58,7 @@ def draw(curves: list[Curve]) -> Figure:
     figure = canvas(4.2)
     by_round, by_traffic = figure.subplots(1, 2, sharey=True)
     figure.subplots_adjust(left=0.1, right=0.97, top=0.9, bottom=0.17, wspace=0.1)
-    for side, colour, line, (run, rows) in zip("AB", (A, B), ("-", "--"), curves, strict=False):
+    for side, colour, line, (run, rows) in zip("AB", (FIRST, SECOND), ("-", "--"), curves, strict=False):
         accuracy = [row["accuracy"] for row in rows]
         style = {"color": colour, "linestyle": line, "linewidth": 2.2, "marker": "o", "markersize": 4}
         by_round.plot([row["round"] for row in rows], accuracy, **style, label=f"{side}: {label(run)}")

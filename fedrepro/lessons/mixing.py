@@ -10,7 +10,7 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 
 from fedrepro.errors import bad
-from fedrepro.lessons.drawing import GIVEN, GLOBAL, INK, LATE, LOCAL, OTHER, B, canvas, columns, kept
+from fedrepro.lessons.drawing import GIVEN, GLOBAL, INK, LATE, LOCAL, OTHER, SECOND, canvas, columns, kept
 from fedrepro.methods import Round, Upload, ama, build
 from fedrepro.simulation.fleet import Fleet
 from fedrepro.simulation.run import Run
@@ -20,7 +20,7 @@ CLIENTS, PER_ROUND = 8, 4
 LOCAL_STEPS, LOCAL_RATE = 6, 0.15
 START = (-2.6, 2.2)
 STRANGER = (3.2, -2.6)  # the best point of the client whose late updates are added
-METHODS = {"ama": B, "naive": GIVEN, "fedavg": OTHER}
+METHODS = {"ama": SECOND, "naive": GIVEN, "fedavg": OTHER}
 NOTES = {"ama": "AMA", "naive": "late updates dropped", "fedavg": "late updates as if new"}
 ALT = "Weights of the old model, updates on time and late ones; three methods on a map; their distance from the best."
 
@@ -150,7 +150,7 @@ def draw(setting: Setting) -> Figure:
         apart.plot(range(setting.rounds + 1), distances(setting, name), color=colour, label=NOTES[name], linewidth=2)
     apart.axvline(setting.at, color=INK, linewidth=1.5)
     apart.set(ylim=(0, None))
-    apart.legend(fontsize=10, frameon=False)
+    apart.legend(fontsize=10, edgecolor="none", framealpha=0.9)
     return figure
 
 
