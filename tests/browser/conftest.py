@@ -1,6 +1,7 @@
 """One JupyterLab on a copy of the notebooks and one headless Chromium for all the lessons."""
 
 import shutil
+import time
 
 import pytest
 
@@ -10,6 +11,29 @@ from fedrepro.lessons import lab
 SCREEN = {"width": 1366, "height": 768}  # a laptop
 PROJECTOR = {"width": 1024, "height": 768}
 PATIENCE = 180_000  # milliseconds until something that should appear is missed
+
+
+class Notebook:
+    """A notebook that is open in JupyterLab."""
+
+    def __init__(self, page, server, pictures, name: str):
+        self.page, self.pictures, self.name = page, pictures, name
+        page.goto(f"{server.url}/doc/tree/{name}.ipynb?reset&token={server.token}")
+        page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+
+    def run_all(self) -> None:
+        self.page.locator("#jp-main-statusbar", has_text="(ipykernel) | Idle").wait_for()
+        self.page.get_by_role("menuitem", name="Run", exact=True).click()
+        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
+    def picture(self, note: str = "") -> None:
+        self.page.screenshot(path=self.pictures / f"{self.name.replace('/', '-')}{note}.png")
+
+
+@pytest.fixture
+def clock():
+    """The clock on the wall: a person waits for browser, server and kernel, on a machine that may be busy."""
+    return time.perf_counter
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +50,7 @@ def server(tmp_path_factory, pictures):
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(NOTEBOOKS, folder / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDREPRO_SCALE", "smoke")  # for the method notebooks: seconds instead of a minute
         for name in ("SETTINGS", "WORKSPACES"):  # nothing of this person's JupyterLab is read or changed
             patch.setenv(f"JUPYTERLAB_{name}_DIR", str(folder / name.lower()))
         with lab.serve(folder / "notebooks", pictures / "server.log") as running:

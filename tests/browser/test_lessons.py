@@ -6,7 +6,7 @@ import re
 import statistics
 
 import pytest
-from conftest import PROJECTOR, SCREEN
+from conftest import PROJECTOR, SCREEN, Notebook
 
 from fedrepro import rounds as train_rounds
 from fedrepro.evidence.spec import NOTEBOOKS
@@ -28,16 +28,9 @@ CLOCK = """() => {  // the times of the last key and of the picture that it brou
 }"""
 
 
-class Lesson:
-    def __init__(self, page, server, pictures, name: str):
-        self.page, self.pictures, self.name = page, pictures, name
-        page.goto(f"{server.url}/doc/tree/{name}.ipynb?reset&token={server.token}")
-        page.locator(".jp-Notebook .jp-Cell").first.wait_for()
-
+class Lesson(Notebook):
     def run_all(self) -> None:
-        expect(self.page.locator("#jp-main-statusbar")).to_contain_text("(ipykernel) | Idle")
-        self.page.get_by_role("menuitem", name="Run", exact=True).click()
-        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        super().run_all()
         self.page.locator("img.explore-figure").wait_for()
         self.page.locator(".explore-controls").evaluate("controls => controls.scrollIntoView()")
         self.numbers.filter(has_text=re.compile(".")).wait_for()
@@ -86,9 +79,6 @@ class Lesson:
                 return True
         return False
 
-    def picture(self, note: str = "") -> None:
-        self.page.screenshot(path=self.pictures / f"{self.name.replace('/', '-')}{note}.png")
-
 
 @pytest.fixture
 def opened(page, server, pictures):
@@ -114,6 +104,27 @@ def shows(lesson: Lesson, view: tuple) -> None:
     assert lesson.figure() == expected
 
 
+def in_view(lesson: Lesson) -> None:
+    """On a laptop and on a projector, by day and by night: everything on one screen, nothing over anything else."""
+    for screen in (PROJECTOR, SCREEN):
+        lesson.page.set_viewport_size(screen)
+        lesson.page.wait_for_timeout(500)
+        lesson.page.locator(".explore-controls").evaluate("controls => controls.scrollIntoView()")
+        figure, controls = (
+            lesson.page.locator(part).bounding_box() for part in ("img.explore-figure", ".explore-controls")
+        )
+        assert controls["x"] + controls["width"] <= figure["x"]
+        assert figure["x"] + figure["width"] <= screen["width"]
+        for part in (figure, controls):
+            assert part["y"] >= 0
+            assert part["y"] + part["height"] <= screen["height"]
+        assert figure["width"] > 540  # texts of 11 points are still 15 pixels high
+        lesson.picture(f"-{screen['width']}")
+    lesson.page.evaluate("document.body.dataset.jpThemeLight = 'false'")
+    assert "invert" in lesson.page.locator("img.explore-figure").evaluate("image => getComputedStyle(image).filter")
+    lesson.page.evaluate("document.body.dataset.jpThemeLight = 'true'")
+
+
 SPLIT = {"name": "digits", "split": "dirichlet:0.3", "clients": 10, "seed": 0}
 PATHS = {"method": "fedbr", "model": "small", "alpha": 2, "tau": 1, "lambda1": 1.0, "lambda2": 1.0}
 CUBE = {"t": cube.TRAINED.rounds, "client": 0, "mu": 0.5, **cube.SETTINGS}
@@ -134,6 +145,7 @@ MOVES = [  # lesson, its view, at first, the slider, what it changes
 def test_a_moved_control_changes_the_figure_in_time(opened, redraw_budget, name, view, start, slider, change):
     lesson = opened(name)
     shows(lesson, view(**start))
+    in_view(lesson)
     before = lesson.figure()
     lesson.picture()
     lesson.page.evaluate(CLOCK)
@@ -144,28 +156,6 @@ def test_a_moved_control_changes_the_figure_in_time(opened, redraw_budget, name,
     seconds += [lesson.timed(slider, key) for key in ("ArrowLeft", "ArrowRight") * 3]
     print(f"\n{name}: from key to picture", *(f"{s:.3f}" for s in seconds), "s")
     assert statistics.median(seconds) < redraw_budget
-
-
-@pytest.mark.parametrize("name", LESSONS)
-def test_controls_and_figure_are_in_view_together(opened, name):
-    """On a laptop and on a projector, by day and by night: everything on one screen, nothing over anything else."""
-    lesson = opened(name)
-    for screen in (SCREEN, PROJECTOR):
-        lesson.page.set_viewport_size(screen)
-        lesson.page.wait_for_timeout(500)
-        lesson.page.locator(".explore-controls").evaluate("controls => controls.scrollIntoView()")
-        figure, controls = (
-            lesson.page.locator(part).bounding_box() for part in ("img.explore-figure", ".explore-controls")
-        )
-        assert controls["x"] + controls["width"] <= figure["x"]
-        assert figure["x"] + figure["width"] <= screen["width"]
-        for part in (figure, controls):
-            assert part["y"] >= 0
-            assert part["y"] + part["height"] <= screen["height"]
-        assert figure["width"] > 540  # texts of 11 points are still 15 pixels high
-        lesson.picture(f"-{screen['width']}")
-    lesson.page.evaluate("document.body.dataset.jpThemeLight = 'false'")
-    assert "invert" in lesson.page.locator("img.explore-figure").evaluate("image => getComputedStyle(image).filter")
 
 
 def test_every_lesson_is_tried():
@@ -189,6 +179,7 @@ def test_what_is_refused_is_said_in_the_page(opened):
 def test_live_runs_pauses_stops_and_starts_again(opened):
     lesson = opened("live")
     expect(lesson.numbers).to_have_text("ready: press Run")
+    in_view(lesson)
     empty = lesson.figure()
     lesson.press("rounds", "End")
     expect(lesson.control("rounds").locator(".widget-readout")).to_have_text("100")  # more than this test takes
@@ -227,7 +218,7 @@ def test_live_runs_pauses_stops_and_starts_again(opened):
 
 
 def test_the_index_leads_to_the_notebooks(page, server, pictures):
-    index = Lesson(page, server, pictures, "index")
+    index = Notebook(page, server, pictures, "index")
     links = page.locator(".jp-RenderedMarkdown td a")
     expect(links.first).to_be_visible()
     assert links.count() >= len([p for p in NOTEBOOKS.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts]) - 1

@@ -98,7 +98,8 @@ def test_the_forest_plot_leads_to_claim_and_runs(open_page):
     box.get_by_role("link").first.click()
     assert "digest" in box.inner_text()
     page.keyboard.press("Escape")
-    assert not box.is_visible() and "#run" not in page.url
+    page.wait_for_url(lambda url: "#run" not in url)  # the browser tells of the closing a moment later
+    assert not box.is_visible()
 
 
 def test_it_prints_without_controls_and_with_what_is_folded(open_page, pictures):
