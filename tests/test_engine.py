@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from xml.etree import ElementTree
 
@@ -41,6 +42,17 @@ def test_twice_and_on_two_workers(small, method):
     same(first, train(run, workers=2))
     if method != "fedbabu":  # three rounds under a random, fixed head are too few
         assert first.rounds["accuracy"].iloc[-1] > 0.1
+
+
+def test_of_two_federations_the_first_may_end_first(small):
+    """Its pipes are open in the workers of the second, which were forked later."""
+    first, second = (rounds(small(seed=seed), workers=2) for seed in (0, 1))
+    next(first), next(second)
+    ending = threading.Thread(target=first.close, daemon=True)
+    ending.start()
+    ending.join(30)
+    assert not ending.is_alive()
+    assert len([*second]) == 2
 
 
 def test_every_source_of_randomness_repeats(small):

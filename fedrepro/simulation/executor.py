@@ -227,10 +227,9 @@ class Processes(Executor):
     def close(self) -> None:
         children, self._children = self._children, []
         for child in children:
-            child.pipe.close()
-            if child.task is not None:
-                child.process.terminate()
+            child.process.terminate()  # a closed pipe would not end it: workers forked since then hold its other end
             child.process.join()
+            child.pipe.close()
             for arena in (child.inbox, child.outbox):
                 with contextlib.suppress(OSError):
                     os.close(arena.fd)
