@@ -66,7 +66,7 @@ storm: setup ## kill trainings at random moments and damage files for MINUTES=5;
 test-notebooks: setup ## execute every lesson and table notebook at smoke scale
 	@rm -rf .cache/smoke
 	FEDREPRO_SCALE=smoke FEDREPRO_WORKERS=1 FEDREPRO_STORE=$(CURDIR)/.cache/smoke/runs \
-	  $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 --ignore-glob='*/method.ipynb' notebooks
+	  JUPYTER_DEFAULT_PROVISIONER_NAME=fedrepro-forked $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 --ignore-glob='*/method.ipynb' notebooks
 
 people: setup ## play three people: a fresh clone, the wheel elsewhere, a notebook beside the clone (some minutes)
 	FEDREPRO_PEOPLE=all $(BIN)/python -m pytest -rs tests/test_people.py $(ARGS)

@@ -2,11 +2,11 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -86,36 +86,30 @@ def test_a_spent_budget_resumes_and_the_record_alone_is_enough(home, capsys, mon
     assert not list(home.glob("runs/*"))
 
 
-KILLED = """
-import sys
-sys.path.insert(0, {tests!r})
-from test_evidence import ITEM
-from fedrepro.evidence import campaign
-campaign.load = lambda: [campaign.Item(**ITEM)]
-campaign.driver.execute = lambda *given: None
-print("ready", flush=True)
-sys.exit(campaign.main(None, False, 2))
-"""
+def campaign_in_a_process() -> multiprocessing.Process:
+    """A fork of this process, with a group of its own, so that its workers can be killed with it."""
 
+    def work():
+        os.setsid()
+        sys.exit(campaign.main(None, False, 2))
 
-def start(home) -> subprocess.Popen:
-    script = KILLED.format(tests=os.path.dirname(__file__))
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert child.stdout.readline() == "ready\n"
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
     return child
 
 
-def test_killed_and_moved_to_an_empty_store_nothing_recorded_is_trained_again(home):
+def test_killed_and_moved_to_an_empty_store_nothing_recorded_is_trained_again(home, monkeypatch):
     """Five kills at random moments; after each one the store is lost, as on another machine."""
+    monkeypatch.setattr(campaign.driver, "execute", lambda *given: None)
     draw, recorded, written = random.Random(16), home / "results/smoke/fedbr/runs.json", {}
     for _ in range(5):
-        child, wanted = start(home), len(written) + draw.randint(0, 1)
-        while len(json.loads(recorded.read_text()) if recorded.exists() else {}) < wanted and child.poll() is None:
+        child, wanted = campaign_in_a_process(), len(written) + draw.randint(0, 1)
+        while len(json.loads(recorded.read_text()) if recorded.exists() else {}) < wanted and child.is_alive():
             time.sleep(0.05)
-        time.sleep(draw.uniform(0, 2))
+        time.sleep(draw.uniform(0.1, 2))
         with contextlib.suppress(ProcessLookupError):  # on a quick machine it may be done
             os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
+        child.join()
         again = set(written) & {path.parent.name for path in home.glob("runs/*/result.json")}
         assert not again, "trained again though recorded"
         found = json.loads(recorded.read_text()) if recorded.exists() else {}
@@ -123,7 +117,9 @@ def test_killed_and_moved_to_an_empty_store_nothing_recorded_is_trained_again(ho
         written = found
         shutil.rmtree(home / "runs", ignore_errors=True)
     assert written  # some kills came after a run was recorded
-    assert start(home).wait(120) == 0
+    child = campaign_in_a_process()
+    child.join(120)
+    assert child.exitcode == 0
     assert not set(written) & {path.parent.name for path in home.glob("runs/*/result.json")}
     assert set(json.loads(recorded.read_text())) == {run.id for run in Item(**ITEM).runs()}
 

@@ -516,6 +516,9 @@ def test_lessons_and_method_notebooks_link_to_each_other(name):
             assert f"(../explore/{name}.ipynb)" in method.read_text()
 
 
+DECIMAL = re.compile(r"\d+\.\d+")
+
+
 def test_the_teachers_guide_has_the_lessons_answers():
     guide = " ".join((HOME / "docs/teaching.md").read_text().split())
     ends = {steps: first_round.distances(first_round.Setting(steps=steps))[[3, 20]] for steps in (1, 10, 40)}
@@ -538,4 +541,7 @@ def test_the_teachers_guide_has_the_lessons_answers():
         f"{gammas[0] / alpha:.2f}, {gammas[1] / alpha:.2f}, {gammas[2] / alpha:.3f}",
         f"By Eq. (4) {1 - resnet[0]:.0%} of a round's traffic, as counted {1 - resnet[1]:.0%}",
     ):
-        assert answer in guide, answer
+        pattern = r"(\d+\.\d+)".join(map(re.escape, DECIMAL.split(answer)))
+        ours = list(map(float, DECIMAL.findall(answer)))
+        stated = [list(map(float, found.groups())) for found in re.finditer(pattern, guide)]
+        assert any(theirs == pytest.approx(ours, abs=0.0101) for theirs in stated), answer  # on any processor

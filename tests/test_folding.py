@@ -64,7 +64,7 @@ def finish(run: Run, executor: type[Executor] = Serial, **options) -> tuple[str,
     return digest(fed.server["w"], fed.server["b"], fed.rows), rows
 
 
-@pytest.mark.parametrize("changes", [{"personal": "trained"}, LATE | {"weights": "equal"}, LATE | {"personal": "all"}])
+@pytest.mark.parametrize("changes", [{"personal": "trained"}, LATE | {"weights": "equal", "personal": "all"}])
 @pytest.mark.parametrize("method", [*registry(), *STACKS])
 def test_folded_in_any_order_of_arrival_is_all_at_once(small, monkeypatch, method, changes):
     run = small(**TINY, method=method, **{"rounds": 2, **changes})

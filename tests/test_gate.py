@@ -81,12 +81,12 @@ def test_bad_gates_are_refused_in_one_line(change, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.fixture
-def study(tmp_path):
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
     """FedBR's Fig. 3 at a cpu scale of digits that trains in seconds; its reference is FedAvg."""
     path = spec.REPRODUCE / "fedbr/fig3_convergence.toml"
     small = dict(
-        data="digits", split="iid", clients=6, per_round=3, model="lenet", rounds=12, epochs=2, batch=20, lr=0.1
+        data="digits", split="iid", clients=6, per_round=3, model="lenet", rounds=6, epochs=1, batch=20, lr=0.1
     )
     axes = {"method": {"choices": {"FedAvg": {"method": "fedavg"}, "FedBR": {"method": "fedprox"}}}}
     claim = {"id": "fedbr-c38", "kind": "compare", "measure": "accuracy", "says": "better", "source": "Fig. 3"}
@@ -103,10 +103,11 @@ def study(tmp_path):
     content |= {"scale": {scale: {} for scale in spec.SCALES}, "gate": {"reference": {"method": "FedAvg"}, "epochs": 4}}
     del content["tune"]
     content["measure"] = [{"name": "accuracy", "kind": "final", "column": "accuracy"}]
+    home = tmp_path_factory.mktemp("gate")
 
     def make(**rule):
         table = spec.build(path, {**content, "gate": {**content["gate"], **rule}})
-        plan, known = Plan(table, "cpu", 2), Known(tmp_path / "runs", Record(tmp_path / "nothing"))
+        plan, known = Plan(table, "cpu", 2), Known(home / "runs", Record(home / "nothing"))
         sweep(plan.runs(), store=known.store, workers=1)
         return Study(table, "cpu", 2, known)
 

@@ -1,19 +1,30 @@
-"""In the kernel of a notebook: progress counts rounds, an interrupted cell is kind, wrong input is one line."""
+"""In the kernel of a notebook: progress counts rounds, an interrupted cell is kind, wrong input is one line.
+
+A kernel that is forked, as the driver's are, is like one that is started."""
 
 import contextlib
+import os
 import re
 import time
 from queue import Empty
 
+import nbformat
+import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
+from jupyter_client.provisioning import KernelProvisionerFactory
+from nbclient import NotebookClient
+from nbclient.exceptions import DeadKernelError
+
+from fedrepro.evidence import kernels
 
 PATIENCE = 60  # seconds
 
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    """(manager, client) of a kernel that has imported fedrepro."""
+    """(manager, client) of a kernel as JupyterLab starts it, that has imported fedrepro."""
+    started_by("local-provisioner")
     manager, client = start_new_kernel(cwd=str(tmp_path_factory.mktemp("kernel")), kernel_name="python3")
     try:
         texts, error = execute(manager, client, "import fedrepro\nfrom fedrepro import Run, rounds, sweep, train")
@@ -22,6 +33,11 @@ def kernel(tmp_path_factory):
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+        started_by(*kernels.CHOSEN.values())
+
+
+def started_by(provisioner: str) -> None:
+    KernelProvisionerFactory.instance().default_provisioner_name = provisioner
 
 
 def execute(manager, client, code, interrupt_at=None):
@@ -76,3 +92,32 @@ with progress(runs, Path("runs")):
     texts, error = execute(*kernel, code, interrupt_at=r"[1-9]\d*/200000 \[00:0[2-9]<\d[\d:]+, ")
     assert error["traceback"] == ["stopped; run the cell again to resume"]
     assert "nan" not in "".join(texts)
+
+
+STATE = "import os, sys; print(os.getcwd(), os.environ.get('GIVEN'), 'torch' in sys.modules, os.getpid(), sep='|')"
+FIGURE = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+
+
+def run_cells(folder, *sources):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    return [cell.outputs for cell in notebook.cells]
+
+
+def test_a_forked_kernel_is_like_another_and_ends(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIVEN", "yes")
+    seen = {}
+    for provisioner in ("local-provisioner", *kernels.CHOSEN.values()):
+        started_by(provisioner)
+        (state,), (figure,) = run_cells(tmp_path, STATE, FIGURE)
+        *seen[provisioner], loaded, pid = state.text.strip().split("|")
+        seen[provisioner].append(figure.data["image/png"])
+        assert loaded == str(provisioner != "local-provisioner")
+        assert not psutil.pid_exists(int(pid))
+    plain, forked = seen.values()
+    assert plain == forked and plain[:2] == [os.path.realpath(tmp_path), "yes"]
+
+
+def test_a_forked_kernel_that_dies_is_noticed(tmp_path):
+    with pytest.raises(DeadKernelError):
+        run_cells(tmp_path, "import os; os._exit(3)")

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fedrepro.errors import BadInput, bad
-from fedrepro.evidence import forest, spec, tables
+from fedrepro.evidence import forest, kernels, spec, tables
 from fedrepro.evidence.record import Known, Record
 from fedrepro.evidence.study import Plan, Study, committed, in_kernels, in_order, known_runs, recorded, results_folder
 from fedrepro.simulation.progress import progress
@@ -101,7 +101,7 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     if unknown := set(given) - set(known):
         raise BadInput(f"{source.name}: its parameters cell lacks {', '.join(sorted(unknown))}")
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ.update(in_kernels())
+    os.environ.update(in_kernels() | kernels.CHOSEN)
     target = folder / f"{plan.table.name}.ipynb"
     options = {"progress_bar": False, "kernel_name": "python3", "cwd": str(source.parent)}
     options["config"] = Config(KernelManager={"transport": "ipc"})
