@@ -68,6 +68,6 @@ def _serve(arguments: list[str], folder: str | None, environment: dict[str, str]
     os.environ.update(environment)
     if folder:
         os.chdir(folder)
-    matplotlib.rcParams["backend"] = "module://matplotlib_inline.backend_inline"  # as a kernel tells matplotlib's import
+    matplotlib.rcParams["backend"] = "module://matplotlib_inline.backend_inline"  # a kernel tells it when imported
     parent = f"--IPKernelApp.parent_handle={os.getppid()}"  # the kernel ends when the process it came from does
     IPKernelApp.launch_instance([*arguments, parent])

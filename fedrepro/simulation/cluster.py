@@ -1,5 +1,6 @@
 """A Ray cluster behind the same map() as the other executors: one actor per CPU or GPU, each with its own context."""
 
+import logging
 import math
 import os
 import platform
@@ -29,7 +30,7 @@ def connect():
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # if we start the cluster
         try:
-            ray.init(logging_level="ERROR", include_dashboard=False if "RAY_ADDRESS" not in os.environ else None)
+            ray.init(logging_level=logging.ERROR, include_dashboard=False if "RAY_ADDRESS" not in os.environ else None)
         except (ConnectionError, ValueError, AssertionError) as error:
             raise BadInput(f"address: no Ray cluster answers at {os.environ.get('RAY_ADDRESS')!r} ({error})") from None
         os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address  # for the processes we start
