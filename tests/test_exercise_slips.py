@@ -156,13 +156,13 @@ DFL = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer", "said"), MLB + BR + AMA + DFL)
+@pytest.mark.parametrize(("check", "answer", "message"), MLB + BR + AMA + DFL)
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=["single", "double"])
-def test_a_check_says_what_is_off(check, answer, said, kind):
-    """In single and in double precision, which some notebooks use; `said` is empty for a right answer."""
+def test_a_check_says_what_is_wrong(check, answer, message, kind):
+    """In single and in double precision, which some notebooks use; `message` is empty for a right answer."""
     torch.set_default_dtype(kind)
     try:
         found = check(answer)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert found.right == (not said) and said in found.message, found
+    assert found.right == (not message) and message in found.message, found

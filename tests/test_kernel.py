@@ -1,4 +1,4 @@
-"""In the kernel of a notebook: progress counts rounds, an interrupted cell is kind, wrong input is one line."""
+"""In a notebook's kernel: progress counts rounds, an interrupted cell says how to resume, errors are one line."""
 
 import contextlib
 import re
