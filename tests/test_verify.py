@@ -118,7 +118,7 @@ def test_a_round_changed_alone_is_found_without_training(folder, capsys):
     (folder / ROUNDS).write_bytes(gzip.compress(record.as_csv(known.rounds).encode()))
     code, out = verify(folder, capsys)
     assert code == 1
-    assert f"run {run_id}: its rows in {ROUNDS} are not those that it was recorded with" in out
+    assert f"run {run_id}: its rows in {ROUNDS} are not those that were recorded" in out
 
 
 @pytest.mark.parametrize("name", [RUNS, ROUNDS, MANIFEST, README, *(f"{TABLE}{suffix}" for suffix in FILES)])
