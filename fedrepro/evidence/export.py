@@ -1,4 +1,4 @@
-"""An executed notebook as a web page that needs no network: formulas are MathML, no script comes from elsewhere."""
+"""An executed notebook as a web page that needs no network: formulas are MathML, and nothing is loaded from outside."""
 
 from html import escape
 from pathlib import Path
