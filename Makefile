@@ -1,4 +1,4 @@
-# Every target sets the machine up first, through the stamp: `make test` works in a fresh clone.
+# Every target depends on the venv stamp, so `make test` works in a fresh clone.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -29,8 +29,8 @@ setup: $(STAMP) ## make .venv and install the locked packages
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "fedrepro needs Python 3.11 or newer; say which: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
-	@echo "setting up $(VENV) from requirements.lock: a minute or two, some hundred MB ..."
+	  { echo "fedrepro needs Python 3.11 or newer; name one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@echo "setting up $(VENV) from requirements.lock: a minute or two, several hundred MB ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check -q -r requirements.lock
 	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps -e .
@@ -50,16 +50,16 @@ test: setup lint ## run the whole test suite (no download needed)
 	$(BIN)/python -m pytest -n $(PROCS) $(ARGS)
 	@$(MAKE) --no-print-directory test-notebooks
 
-test-fast: setup ## the tests that take seconds: methods, models, splits, specs, statistics (under a minute)
+test-fast: setup ## run only the fast tests: methods, models, splits, specs, statistics (under a minute)
 	$(BIN)/python -m pytest -n $(PROCS) $(SLOW:%=--ignore=tests/test_%.py) $(ARGS)
 
-evidence: setup ## train the evidence list (BUDGET=150m), then write results/<scale>/ to be committed
+evidence: setup ## train the evidence list (BUDGET=150m), then write results/<scale>/ for committing
 	nice -n 19 $(BIN)/fedrepro evidence $(if $(BUDGET),--budget $(BUDGET)) $(if $(WORKERS),--workers $(WORKERS))
 
-evidence-status: setup ## what of the evidence list is there, what is missing, the hours left
+evidence-status: setup ## show how much of the evidence list is done, and the hours left
 	$(BIN)/fedrepro evidence --status
 
-storm: setup ## kill trainings at random moments and damage files for MINUTES=5; nothing may differ or be left
+storm: setup ## kill trainings at random moments and damage files for MINUTES=5; results must not change, nothing may be left behind
 	$(BIN)/python tests/storm.py $(MINUTES)
 
 # Method notebooks are executed by tests/test_exercises.py, as they are and then with the solutions
@@ -68,10 +68,10 @@ test-notebooks: setup ## execute every lesson and table notebook at smoke scale
 	FEDREPRO_SCALE=smoke FEDREPRO_WORKERS=1 FEDREPRO_STORE=$(CURDIR)/.cache/smoke/runs \
 	  JUPYTER_DEFAULT_PROVISIONER_NAME=fedrepro-forked $(BIN)/python -m pytest -n $(PROCS) --nbmake --nbmake-timeout=300 --ignore-glob='*/method.ipynb' notebooks
 
-people: setup ## play three people: a fresh clone, the wheel elsewhere, a notebook beside the clone (some minutes)
+people: setup ## try three users' set-ups: a fresh clone, the wheel in another folder, a notebook beside the clone (some minutes)
 	FEDREPRO_PEOPLE=all $(BIN)/python -m pytest -rs tests/test_people.py $(ARGS)
 
-test-browser: setup ## drive every lesson in a real browser; pictures in .cache/browser (needs chromium)
+test-browser: setup ## drive every lesson in a real browser; screenshots in .cache/browser (needs chromium)
 	$(BIN)/python -m pytest -rs tests/browser $(ARGS)
 
 # APP=1 installs the extra first
@@ -93,7 +93,7 @@ lint: setup ## check style with ruff and types with basedpyright
 	$(BIN)/ruff format --check fedrepro tests
 	$(BIN)/basedpyright
 
-report: setup ## build index.html, an overview, and a page per paper (FOLDER=results/local: of your own runs)
+report: setup ## build index.html, an overview, and a page per paper (FOLDER=results/local: for your own runs)
 	$(BIN)/fedrepro report $(FOLDER)
 
 docs: setup ## build the API reference, docs/api/index.html

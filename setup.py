@@ -12,7 +12,7 @@ NOT = ("local", "bench", "*.html", ".ipynb_checkpoints", "__pycache__")
 
 
 class WithHome(build_py):
-    """Copies the folders into fedrepro/home, where fedrepro/places.py finds them."""
+    """Copies the folders into fedrepro/home, where fedrepro/folders.py finds them."""
 
     def run(self) -> None:
         super().run()

@@ -1,4 +1,4 @@
-"""fedrepro: federated-learning papers, reproduced to the bit.
+"""fedrepro: federated-learning papers, reproduced bit for bit.
 
 from fedrepro import Run, train, rounds, build
 """
@@ -51,7 +51,7 @@ _HOME = dict.fromkeys(("data", "methods", "models"), "") | {
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when something that needs it is asked for: `fedrepro --help` stays quick."""
+    """Import torch only when it is needed, so that `fedrepro --help` stays fast."""
     if name not in _HOME:
         raise AttributeError(f"module 'fedrepro' has no attribute {name!r}")
     return getattr(import_module(f"fedrepro.{_HOME[name]}"), name) if _HOME[name] else import_module(f"fedrepro.{name}")

@@ -16,12 +16,12 @@ TEXT = {f.name for f in fields(Run) if f.type in ("str", str)} | {"bandwidth", "
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as the rest of the program does."""
+    """Reports errors in one line, like the rest of the program."""
 
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, **options)
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:  # argparse knows no near names
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # with a suggestion
         if action.choices is not None and value not in action.choices:
             name = str(action.metavar or action.dest).lower()
             self.error(str(bad(name, value, ", ".join(action.choices), action.choices)))
@@ -43,7 +43,7 @@ def _sweep(sweep: Parser) -> None:
 
 
 def _methods(methods: Parser) -> None:
-    methods.add_argument("--json", action="store_true", help="for machines")
+    methods.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _data(data: Parser) -> None:
@@ -51,7 +51,7 @@ def _data(data: Parser) -> None:
     data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status", help=action)
     data.add_argument("name", nargs="*", help="data sets to fetch")
     data.add_argument("--check", action="store_true", help="compare the whole cache with its checksums")
-    data.add_argument("--json", action="store_true", help="for machines")
+    data.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _reproduce(reproduce: Parser) -> None:
@@ -74,43 +74,41 @@ def _tune(tune: Parser) -> None:
 
 def _evidence(evidence: Parser) -> None:
     evidence.add_argument("--budget", help="time to train for, such as 150m or 2h (default: until all is done)")
-    evidence.add_argument("--status", action="store_true", help="only say what is there, what is missing, hours left")
+    evidence.add_argument("--status", action="store_true", help="only show what is done, missing, and the hours left")
     _workers(evidence)
 
 
 def _report(report: Parser) -> None:
-    report.add_argument(
-        "folder", nargs="?", default="results", help="results (the default), or results/local for your own runs"
-    )
+    folder = "results (the default), or results/local for your own runs"
+    report.add_argument("folder", nargs="?", default="results", help=folder)
 
 
 def _verify(verify: Parser) -> None:
     folder = "results, or a folder in it (default: %(default)s)"
     verify.add_argument("folder", nargs="?", default="results", help=folder)
     verify.add_argument("--sample", type=literal, default=0, help="runs to train again (default: %(default)s)")
-    verify.add_argument("--seed", type=literal, default=0, help="of the draw (default: %(default)s)")
+    verify.add_argument("--seed", type=literal, default=0, help="seed of the sample (default: %(default)s)")
     _workers(verify)
 
 
 def lab_options(lab: argparse.ArgumentParser) -> None:
     lab.add_argument("--class", dest="student", metavar="NAME", help="open this student's own copy of the notebooks")
-    lab.add_argument("--reset", action="store_true", help="give the student a clean copy; the old one is set aside")
-    lab.add_argument("--app", action="store_true", help="the lessons without code, by Voila")
-    lab.add_argument("--smoke", action="store_true", help="only see whether JupyterLab answers")
+    lab.add_argument("--reset", action="store_true", help="give the student a clean copy; the old one is kept")
+    lab.add_argument("--app", action="store_true", help="the lessons without code, with Voila")
+    lab.add_argument("--smoke", action="store_true", help="only check that JupyterLab starts and answers")
 
 
 def _bench(bench: Parser) -> None:
     bench.add_argument("--repeats", type=literal, default=3, help="repeats; the median counts (default: %(default)s)")
-    bench.add_argument("--quick", action="store_true", help="small settings, to see that it works")
+    bench.add_argument("--quick", action="store_true", help="small settings, only to see that it works")
     bench.add_argument("--only", action="append", help="only the named measurement (may be repeated)")
     bench.add_argument("--out", default="results/bench", help="folder for the results (default: %(default)s)")
 
 
 def _training(command: Parser) -> None:
     """Every field of a Run, and how to train it."""
-    command.add_argument(
-        "--config", metavar="FILE", help="a run as TOML (Run.save); options given here replace its fields"
-    )
+    config = "a run as TOML (Run.save); options override its fields"
+    command.add_argument("--config", metavar="FILE", help=config)
     for f in GIVEN:
         if f.name == "hp":
             hp = "a hyperparameter of the method (may be repeated)"
@@ -153,8 +151,8 @@ COMMANDS = {  # name: (summary, description, example, what it accepts)
         _methods,
     ),
     "data": (
-        "show which data sets are here, or fetch some",
-        "Show which data sets are here, check them (exit code 1 if one has changed), or fetch some into the cache "
+        "show which data sets are available, or fetch some",
+        "Show which data sets are available, check them (exit code 1 if one has changed), or fetch some into the cache "
         "(FEDREPRO_CACHE). Your own files go into the folder FEDREPRO_DATA.",
         "fedrepro data fetch mnist cifar10",
         _data,
@@ -162,7 +160,7 @@ COMMANDS = {  # name: (summary, description, example, what it accepts)
     "reproduce": (
         "train a paper's tables, execute its notebooks and judge its claims",
         "Train what is neither in the store nor in the committed record, execute the paper's notebooks and write the "
-        "results to results/local/SCALE/PAPER. What is committed is not changed.",
+        "results to results/local/SCALE/PAPER. Committed results are not changed.",
         "fedrepro reproduce fedbr --table table2_temperature --seeds 0,1",
         _reproduce,
     ),
@@ -194,7 +192,7 @@ COMMANDS = {  # name: (summary, description, example, what it accepts)
     ),
     "verify": (
         "check committed results against their record, and train some runs again",
-        "Check that every file of the tables is there and every cell of the CSV files follows from the record beside "
+        "Check that every file of the tables exists and every cell of the CSV files follows from the record beside "
         "them (runs.json, rounds.csv.gz, manifest.json); with --sample, train some recorded runs again and compare "
         "digests. Exit code 1 if anything differs.",
         "fedrepro verify results/ --sample 3 --seed 0",
@@ -225,7 +223,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def literal(text: str) -> Any:
-    """A number or true/false if the text is one, else the text; Run and build() judge it."""
+    """A number or true/false if the text is one, else the text; Run and build() validate it."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -234,12 +232,12 @@ def literal(text: str) -> Any:
 
 
 def seed_list(text: str) -> Any:
-    """`3` is a number of seeds, `0,1` and `7,` are lists of them; Study judges the values."""
+    """`3` is a number of seeds, `0,1` and `7,` are lists of seeds; Plan validates them."""
     return [literal(seed) for seed in text.split(",") if seed] if "," in text else literal(text)
 
 
 def run_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of a Run that were given, on top of those of the --config file."""
+    """The fields of a Run: those of the --config file, overridden by those given."""
     named = {f.name: getattr(args, f.name) for f in GIVEN if f.name != "hp"}
     given = {k: literal(v) if k not in TEXT else v for k, v in named.items() if v is not None}
     values = {**_configured(args.config, given), **given}
@@ -248,11 +246,11 @@ def run_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _configured(config: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """A file's fields, without those that belong to what the command line replaces."""
+    """A file's fields, without those that depend on what the command line replaces."""
     values = Run.load(config).described if config else {}
     replaced = {name for name, value in given.items() if values.get(name) != value}
     gone = {"method": "hp", "steps": "epochs", "epochs": "steps"}
-    left_out = {"code"} | {other for name, other in gone.items() if name in replaced}  # whose code was just checked
+    left_out = {"code"} | {other for name, other in gone.items() if name in replaced}  # load() checked the code
     return {name: value for name, value in values.items() if name not in left_out}
 
 

@@ -1,4 +1,4 @@
-"""FedAvg and FedProx as one would write them for one job, in plain PyTorch: what `fedrepro bench` compares with."""
+"""FedAvg and FedProx as one would write them for a single experiment in plain PyTorch, for `fedrepro bench`."""
 
 import signal
 from collections.abc import Generator

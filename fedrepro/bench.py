@@ -1,4 +1,4 @@
-"""Speed as ratios, measured side by side in one run against bare PyTorch loops (bare.py).
+"""Speed as ratios to bare PyTorch loops (bare.py), measured side by side.
 
 Rounds of both sides alternate, so that other load on the machine affects both; the median ratio counts.
 """
@@ -23,39 +23,13 @@ from fedrepro.simulation.client import Visit, Worker
 from fedrepro.simulation.run import Row
 
 Settings = dict[str, Any]  # fields of a Run
-FASHION: Settings = {
-    "data": "fashion_mnist",
-    "split": "iid",
-    "clients": 100,
-    "per_round": 10,
-    "model": "lenet",
-    "epochs": 5,
-    "batch": 50,
-    "lr": 0.01,
-}
-RESNET: Settings = {
-    "data": "synthetic:classes=10,channels=3,size=32,train=2000,test=500",
-    "split": "iid",
-    "clients": 10,
-    "per_round": 2,
-    "samples": 100,
-    "model": "resnet18",
-    "epochs": 1,
-    "batch": 50,
-    "lr": 0.01,
-}
-LIMITED: Settings = {
-    "data": "mnist",
-    "split": "shards:2",
-    "clients": 50,
-    "per_round": 10,
-    "model": "cnn_ama",
-    "method": "ama+fes",
-    "epochs": 10,
-    "batch": 10,
-    "lr": 0.001,
-    "limited": 0.5,
-}
+SMALL: Settings = {"data": "synthetic:size=28,train=6000,test=1000", "epochs": 1}  # what --quick changes
+FASHION: Settings = {"data": "fashion_mnist", "split": "iid", "clients": 100, "per_round": 10}
+FASHION |= {"model": "lenet", "epochs": 5, "batch": 50, "lr": 0.01}
+RESNET: Settings = {"data": "synthetic:classes=10,channels=3,size=32,train=2000,test=500", "split": "iid"}
+RESNET |= {"clients": 10, "per_round": 2, "samples": 100, "model": "resnet18", "epochs": 1, "batch": 50, "lr": 0.01}
+LIMITED: Settings = {"data": "mnist", "split": "shards:2", "clients": 50, "per_round": 10, "limited": 0.5}
+LIMITED |= {"model": "cnn_ama", "method": "ama+fes", "epochs": 10, "batch": 10, "lr": 0.001}
 
 
 def compare(names: tuple[str, str], first: Generator, second: Generator, repeats: int) -> dict[str, Any]:
@@ -87,16 +61,20 @@ def _against(model: Callable[[], nn.Module], settings: Settings, workers: int, r
     return compare(("bare_round_s", "fedrepro_round_s"), theirs, ours, repeats)
 
 
-def _rounds(settings: Settings, workers: int) -> Generator[Row]:
-    return rounds(Run(**settings, rounds=10_000), workers=workers)
+def _sized(settings: Settings, quick: bool) -> Settings:
+    return settings | SMALL if quick else settings
+
+
+def _rounds(settings: Settings, workers: int, engine: str | None = None) -> Generator[Row]:
+    return rounds(Run(**settings, rounds=10_000), workers=workers, engine=engine)
 
 
 def fashion_1_worker(repeats: int, quick: bool) -> dict:
-    return _against(lenet, FASHION | _smaller(quick), 1, repeats)
+    return _against(lenet, _sized(FASHION, quick), 1, repeats)
 
 
 def fashion_2_workers(repeats: int, quick: bool) -> dict:
-    return _against(lenet, FASHION | _smaller(quick), 2, repeats)
+    return _against(lenet, _sized(FASHION, quick), 2, repeats)
 
 
 def resnet18_fedprox(repeats: int, quick: bool) -> dict:
@@ -109,7 +87,7 @@ def resnet18_fedprox_2_workers(repeats: int, quick: bool) -> dict:
 
 def many_clients(repeats: int, quick: bool) -> dict:
     """100 against 100,000 registered clients of 600 samples: seconds per round, and memory beside the index."""
-    settings = FASHION | _smaller(quick) | {"samples": 60 if quick else 600}
+    settings = _sized(FASHION, quick) | {"samples": 60 if quick else 600}
     few, many = ({**settings, "clients": n} for n in (100, 100_000))
     result = compare(("round_s_100", "round_s_100000"), _rounds(few, 1), _rounds(many, 1), repeats)
     memory = {case["clients"]: _memory(case, 1) for case in (few, many)}
@@ -120,16 +98,15 @@ def many_clients(repeats: int, quick: bool) -> dict:
 def fedmlb_step(repeats: int, quick: bool) -> dict:
     """A local step of FedMLB against one of FedAvg: ResNet-18 in six blocks, BatchNorm, batches of 50."""
     steps = 4
-    fedavg, fedmlb = (
-        _visits({**RESNET, "method": name, "epochs": None, "steps": steps}) for name in ("fedavg", "fedmlb")
-    )
+    settings = RESNET | {"epochs": None, "steps": steps}
+    fedavg, fedmlb = (_visits({**settings, "method": name}) for name in ("fedavg", "fedmlb"))
     result = compare(("fedavg_step_s", "fedmlb_step_s"), fedavg, fedmlb, repeats)
     return {**result, **{name: result[name] / steps for name in ("fedavg_step_s", "fedmlb_step_s")}}
 
 
 def limited_step(repeats: int, quick: bool) -> dict:
     """A local step of a limited device (FES) against a full one: AMA's network and setting, visits of ten epochs."""
-    settings = LIMITED | _smaller(quick)
+    settings = _sized(LIMITED, quick)
     full, limited = (_visits(settings, limited) for limited in (False, True))
     result = compare(("full_visit_s", "limited_visit_s"), full, limited, repeats)
     return {**result, "times_faster": 1 / result["ratio"]}
@@ -137,7 +114,7 @@ def limited_step(repeats: int, quick: bool) -> dict:
 
 def relationship_cube(repeats: int, quick: bool) -> dict:
     """KAPC's server for 100 clients of ResNet-18, Eqs. (12) and (15): one Gram matrix per layer against one pass over
-    the layer per coefficient. Layer by layer, each on both sides in turn; the ratio is of the sums."""
+    the layer per coefficient. Both sides alternate layer by layer; the ratio is that of the sums."""
     from fedrepro import models
     from fedrepro.methods.kapc import step
     from fedrepro.methods.mixtures import combine, gram
@@ -185,7 +162,7 @@ def _visits(settings: Settings, limited: bool = False) -> Generator[Visit]:
 
 def startup_and_memory(repeats: int, quick: bool) -> dict:
     """Seconds from the command to the first round, and the largest PSS of the process tree, with 2 workers."""
-    settings = FASHION | _smaller(quick)
+    settings = _sized(FASHION, quick)
     starts = [_command(settings, 2, 1)["startup_s"] for _ in range(repeats)]
     return {"startup_s": statistics.median(starts), "memory_MB": _memory(settings, 2), "repeats": repeats}
 
@@ -207,15 +184,11 @@ def _memory(settings: Settings, workers: int) -> float:
 def ray_cluster(repeats: int, quick: bool) -> dict:
     """A round of 20 ResNet-18 clients on a Ray of this machine against one in processes, 2 workers each."""
     settings: Settings = RESNET | {"clients": 20, "per_round": 4 if quick else 20}
-    processes, ray = (rounds(Run(**settings, rounds=10_000), workers=2, engine=name) for name in ("process", "ray"))
+    processes, ray = (_rounds(settings, 2, engine) for engine in ("process", "ray"))
     return compare(("process_round_s", "ray_round_s"), processes, ray, repeats)
 
 
-def _smaller(quick: bool) -> Settings:
-    return {"data": "synthetic:size=28,train=6000,test=1000", "epochs": 1} if quick else {}
-
-
-TARGETS = {  # measurement: what must be at most how much
+TARGETS = {  # measurement: (key of its result, upper limit)
     fashion_1_worker: ("ratio", 1.05),
     fashion_2_workers: ("ratio", 1.05),
     resnet18_fedprox: ("ratio", 1.05),
@@ -256,5 +229,5 @@ def main(repeats: int, quick: bool, only: list[str] | None, out: str) -> int:
         print(f"  {key} {result[key]:.3f}  (aim: at most {target:.4g})", flush=True)
         file.write_text(json.dumps(table, indent=1) + "\n")
     if not quick:
-        write(json.loads(file.read_text()), folder)  # whose keys are text, also those measured just now
+        write(json.loads(file.read_text()), folder)  # read back: in JSON all keys are text
     return 0

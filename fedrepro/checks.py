@@ -1,4 +1,4 @@
-"""Checks of what a person gave: the value, or the error that says what is allowed."""
+"""Checks of user input: they return the value, or raise an error that says what is allowed."""
 
 import math
 from numbers import Real
@@ -6,7 +6,7 @@ from typing import Any
 
 from fedrepro.errors import bad
 
-HIGHEST = {int: 10**9, float: 1e30}  # where nothing else limits: what tensors can count and 32-bit floats hold
+HIGHEST = {int: 10**9, float: 1e30}  # if nothing else limits it: what tensors can count and 32-bit floats hold
 
 
 def number(name: str, value: Any, kind: type, low: float, high: float, closed: bool = True):

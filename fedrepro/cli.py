@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedrepro import places
+from fedrepro import folders
 from fedrepro.arguments import TEXT, literal, parser, run_fields
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.simulation import scratch
@@ -21,7 +21,7 @@ from fedrepro.simulation.run import Row, Run
 
 
 def _choose_engine(args: Namespace) -> None:
-    """By environment, which the notebooks' kernels inherit; what is missing is reported before anything starts."""
+    """Set it in the environment, which notebooks inherit; if something is missing, fail before anything starts."""
     from fedrepro.simulation.session import pick_engine
 
     engine = pick_engine(args.engine)
@@ -38,7 +38,7 @@ def _choose_engine(args: Namespace) -> None:
 
 
 def _progress(total: int, unit: str, quiet: bool) -> Any:
-    """A bar on a terminal; elsewhere it is disabled, and plain lines are printed."""
+    """A progress bar on a terminal; elsewhere disabled, and plain lines are printed."""
     from tqdm import tqdm
 
     return tqdm(total=total, unit=unit, disable=quiet or not sys.stderr.isatty(), file=sys.stderr, leave=False)
@@ -108,7 +108,7 @@ def sweep(args: Namespace) -> int:
 
 
 def _print_json(value: Any) -> None:
-    """One line; numbers that are not finite are null, for JSON has no NaN."""
+    """In one line; JSON has no NaN, so numbers that are not finite become null."""
 
     def strict(item: Any) -> Any:
         if isinstance(item, dict):
@@ -180,7 +180,7 @@ def reproduce(args: Namespace) -> int:
 
 
 def tune(args: Namespace) -> int:
-    places.need_clone("tune")
+    folders.need_clone("tune")
     from fedrepro.evidence import tune as search
     from fedrepro.evidence.study import run_store
 
@@ -188,7 +188,7 @@ def tune(args: Namespace) -> int:
 
 
 def evidence(args: Namespace) -> int:
-    places.need_clone("evidence")
+    folders.need_clone("evidence")
     from fedrepro.evidence import campaign
 
     return campaign.main(args.budget, args.status, args.workers)
@@ -204,14 +204,14 @@ def papers(args: Namespace) -> int:
 def report(args: Namespace) -> int:
     from fedrepro.evidence import page
 
-    print(f"wrote {page.build(places.results(args.folder), say=print)}")
+    print(f"wrote {page.build(folders.results(args.folder), say=print)}")
     return 0
 
 
 def verify(args: Namespace) -> int:
     from fedrepro.evidence import verify as checks
 
-    return checks.main(str(places.results(args.folder)), args.sample, args.seed, args.workers)
+    return checks.main(str(folders.results(args.folder)), args.sample, args.seed, args.workers)
 
 
 def lab(args: Namespace) -> int:
@@ -228,12 +228,12 @@ def bench(args: Namespace) -> int:
 
 
 class Terminated(KeyboardInterrupt):
-    """By SIGTERM, which ends the program as Ctrl-C does: it closes what is open and removes temporary folders."""
+    """Raised on SIGTERM, so that the program ends as with Ctrl-C: files are closed, temporary folders removed."""
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated, again just after if Python dropped it."""
+    """SIGTERM raises Terminated, and once more if Python swallowed it."""
 
     def end(*_: object) -> NoReturn:
         raise Terminated
@@ -271,7 +271,7 @@ def main(argv: list[str] | None = None) -> int:
             return globals()[args.command](args)
     except (BadInput, Failure) as error:
         return _say(error, 2 if isinstance(error, BadInput) else 1)
-    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (OSError, MemoryError) as error:

@@ -16,15 +16,15 @@ class BadInput(OneLine, ValueError):
 
 
 class Stopped(OneLine, KeyboardInterrupt):
-    """A person stopped a training in a notebook."""
+    """The user stopped training in a notebook."""
 
 
 class Failure(OneLine, RuntimeError):
-    """Something went wrong that is no input error (disk, memory): one line says what is safe; the exit code is 1."""
+    """An error that is not the user's (disk, memory): one line says what is safe; the exit code is 1."""
 
 
 class Diverged(Failure):
-    """The training loss of a run is no longer a finite number."""
+    """The training loss of a run is no longer finite."""
 
 
 def bad(field: str, value: object, allowed: str, names: Iterable[object] = ()) -> BadInput:
@@ -35,6 +35,6 @@ def bad(field: str, value: object, allowed: str, names: Iterable[object] = ()) -
 
 
 def did_you_mean(value: object, names: Iterable[object]) -> str:
-    """A question that suggests the nearest name, if one is near."""
+    """A suggestion of the closest name, if there is one."""
     near = difflib.get_close_matches(str(value)[:100].lower(), map(str, names), n=1)
     return f"did you mean {near[0]}? " if near else ""

@@ -1,6 +1,5 @@
 """How the cost of a round grows with its participants, and with the registered clients: measured, tabled, drawn."""
 
-import csv
 import json
 import statistics
 import subprocess
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 
 from fedrepro import FedAvg, Run, rounds, train
@@ -23,15 +23,10 @@ LENET: Settings = {**SHARED, "data": "synthetic:size=28,train=2000,test=500", "m
 LENET |= {"samples": 10, "batch": 10}
 RESNET: Settings = {**SHARED, "data": "synthetic:classes=10,channels=3,size=32,train=2000,test=500"}
 RESNET |= {"model": "resnet18", "samples": 20, "batch": 20}
-LINES = {  # what grows: the network, the sizes, the smaller ones of `--quick`, what a size n sets
+LINES = {  # title: (settings, sizes, how many of them `--quick` uses, what a size n sets)
     "LeNet, participants": (LENET, (10, 100, 1000, 10_000), 2, lambda n: {"clients": n, "per_round": n}),
     "ResNet-18, participants": (RESNET, (10, 50, 100), 1, lambda n: {"clients": n, "per_round": n}),
-    "LeNet, registered clients": (
-        LENET,
-        (100, 1000, 10_000, 100_000, 1_000_000),
-        2,
-        lambda n: {"clients": n, "per_round": 10},
-    ),
+    "LeNet, registered clients": (LENET, [10**k for k in range(2, 7)], 2, lambda n: {"clients": n, "per_round": 10}),
 }
 LIMIT_MB = {"LeNet, participants": 700, "ResNet-18, participants": 1200}
 
@@ -43,8 +38,8 @@ def cases(quick: bool) -> Iterator[tuple[str, dict[int, Settings]]]:
 
 
 def growth_memory(repeats: int, quick: bool) -> dict[str, Any]:
-    """The largest PSS of the process tree in one round with 2 workers: uploads folded as they arrive, and, as it was
-    before, held until the last has come."""
+    """The largest PSS of the process tree in a round with 2 workers: uploads are folded in as they arrive, or held
+    until the last one has arrived."""
     curves: dict[str, dict[str, Curve]] = {}
     for line, sizes in cases(quick):
         ways = ("folded",) if "registered" in line else ("folded", "held")
@@ -54,7 +49,7 @@ def growth_memory(repeats: int, quick: bool) -> dict[str, Any]:
 
 
 def growth_seconds(repeats: int, quick: bool) -> dict[str, Any]:
-    """Seconds per participant of rounds without a test, with 2 workers; sizes take turns, and the median counts."""
+    """Seconds per participant of rounds without a test, with 2 workers; sizes alternate, and the median counts."""
     curves, growth = {}, {}
     for line, sizes in cases(quick):
         sides = {n: rounds(Run(**settings, rounds=10**6), workers=WORKERS) for n, settings in sizes.items()}
@@ -69,7 +64,7 @@ def growth_seconds(repeats: int, quick: bool) -> dict[str, Any]:
 
 
 def _seconds(side: Iterator, participants: int) -> float:
-    """Per participant, over some hundred of a small network's or one round."""
+    """Per participant, over about 200 participants or one round."""
     count = max(1, 200 // participants)
     started = time.perf_counter()
     for _ in range(count):
@@ -117,10 +112,9 @@ def _watch(pid: int, top: list[float], done: threading.Event) -> None:
 
 
 def write(table: dict[str, Any], folder: Path) -> None:
-    """growth.csv and growth.svg, from what was measured so far."""
-    memory, seconds = (
-        table.get(f"growth_{what}", {}).get(key, {}) for what, key in (("memory", "MB"), ("seconds", "seconds"))
-    )
+    """Write growth.csv and growth.svg from the measurements so far."""
+    memory = table.get("growth_memory", {}).get("MB", {})
+    seconds = table.get("growth_seconds", {}).get("seconds", {})
     found = [
         {
             "what": line,
@@ -132,13 +126,9 @@ def write(table: dict[str, Any], folder: Path) -> None:
         for line in LINES
         for n in {**memory.get(line, {}).get("folded", {}), **seconds.get(line, {})}
     ]
-    if not found:
-        return
-    with open(folder / "growth.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, found[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()} for row in found)
-    _draw(found, folder / "growth.svg")
+    if found:
+        pd.DataFrame(found).round(5).to_csv(folder / "growth.csv", index=False)
+        _draw(found, folder / "growth.svg")
 
 
 def _draw(found: list[dict[str, Any]], path: Path) -> None:

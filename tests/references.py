@@ -543,8 +543,8 @@ def fedgen(world):
     def generate(labels, noise):
         return G(torch.cat([noise, torch.eye(C)[labels]], 1))
 
-    def said(theta, labels, draw):
-        """What a head says of generated features of these labels."""
+    def head_output(theta, labels, draw):
+        """The head's output for generated features of these labels."""
         return generate(labels, torch.rand(len(labels), hp.noise, generator=draw)) @ theta[head].T + theta[bias]
 
     def generated(world, w, t, cid):
@@ -557,7 +557,7 @@ def fedgen(world):
                 return ce
             theta = dict(model.named_parameters())
             labels = torch.randint(C, (hp.generated,), generator=draw)
-            made, latent = said(theta, labels, draw), said(theta, y, draw).detach()
+            made, latent = head_output(theta, labels, draw), head_output(theta, y, draw).detach()
             alpha, beta = hp.alpha * hp.decay ** (t - 1), hp.beta * hp.decay ** (t - 1)
             return ce + alpha * hp.generated / run.batch * cross_entropy(made, labels) + beta * kl(latent, z)
 

@@ -1,4 +1,4 @@
-"""Results of one table in a folder, as the driver leaves them but for the notebook, which is not executed."""
+"""Results of one table in a folder, as the driver leaves them, but without executing the notebook."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ def draw(folder: Path, name: str) -> None:
 
 
 def rewrite(folder: Path) -> None:
-    """Make everything anew from the record that is there."""
+    """Make everything again from the record that is there."""
     known = Record(folder)
     known.refuse_damage()
     tables.write(folder, recorded(known))

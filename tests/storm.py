@@ -54,7 +54,7 @@ def _flip(content: bytes, bit: int) -> bytes:
 
 
 def same(rows: list[dict], others: list[dict], but: tuple = CLOCKS) -> bool:
-    """Equal to the bit, nan included."""
+    """Equal bit for bit, NaN included."""
     strip = lambda found: [{k: repr(v) for k, v in row.items() if k not in but} for row in found]  # noqa: E731
     return strip(rows) == strip(others)
 

@@ -131,7 +131,7 @@ def test_every_round_of_a_run_with_delays(small):  # Eqs. (6)-(11)
     assert any(nobody)
 
 
-def test_nothing_mixed_is_fedavg_to_the_bit(small):  # I-31
+def test_nothing_mixed_is_fedavg_bit_for_bit(small):  # I-31
     off = {"alpha0": 0, "eta": 0}
     for extra in ({}, {"rounds": 2, **NORM}):
         plain = train(small(**extra), workers=1).digest
@@ -193,7 +193,7 @@ def test_fixed_point(small, started):  # I-35; fails if |D| is the data of all c
     assert float(new["w"]["x"]) == float(new["b"]["x"]) == pytest.approx(0.7, abs=1e-15)
 
 
-def test_an_update_late_by_15_rounds_hardly_counts(small):  # I-38
+def test_an_update_15_rounds_late_hardly_counts(small):  # I-38
     run = small(method="ama", hp=STRONG)
     method, on_time = build("ama", **STRONG), upload(2, 10, 16)
     with_it, without = (mixed(method, 1, [on_time, *late], run, 16) for late in ([upload(1001, 10, 1)], []))
@@ -316,7 +316,7 @@ def test_the_backward_pass_of_a_limited_device_skips_the_extractor(small, limite
     ({"method": "fitnet+fes"}, 6),  # its loss looks into the blocks
     (NORM, 6),  # what BatchNorm gives depends on the batch
 ])  # fmt: skip
-def test_a_frozen_extractor_runs_once_a_visit(small, extra, forwards):
+def test_a_frozen_extractor_runs_once_per_visit(small, extra, forwards):
     """And training on its features gives what running it at every step gives."""
     run = small(**{"method": "fes", "momentum": 0.9, "epochs": 3, **extra})  # 3 epochs of two batches
     once, always = federation(run), federation(run)

@@ -1,4 +1,4 @@
-"""The house: who may import whom, and how long a thing may be."""
+"""The architecture: who may import whom, and how long modules and functions may be."""
 
 import ast
 import inspect

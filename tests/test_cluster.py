@@ -1,4 +1,4 @@
-"""Ray: the same digests as serial, on two nodes of which one is killed; and what is said without Ray."""
+"""Ray: the same digests as serial, on two nodes of which one is killed; and the message without Ray."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch, capsys):
         (["sweep", "--address", "head:6379"], "--address: 'head:6379' is not valid; allowed: only with --engine ray"),
     ],
 )
-def test_bad_words(capsys, monkeypatch, words, message):
+def test_bad_arguments(capsys, monkeypatch, words, message):
     monkeypatch.setenv("FEDREPRO_ENGINE", "process")
     assert main(words) == 2
     assert message in capsys.readouterr().err

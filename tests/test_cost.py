@@ -23,7 +23,7 @@ def lenet_forward() -> tuple[int, int]:
 
 
 def test_lenet_by_hand(small):
-    """Backward is twice forward, but for the gradient of the images, which nobody asks for."""
+    """Backward is twice forward, except for the gradient of the images, which is not needed."""
     forward, first = lenet_forward()
     assert visit_flops(small(steps=STEPS, epochs=None)) == STEPS * (3 * forward - first)
 

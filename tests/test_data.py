@@ -145,7 +145,7 @@ def test_synthetic_can_be_learned_and_difficulty_makes_it_harder(shape):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("cifar11", "cifar100_coarse"),
         ("", "digits"),
@@ -164,11 +164,11 @@ def test_synthetic_can_be_learned_and_difficulty_makes_it_harder(shape):
         ("mnist:substitute_for=nothing", "femnist"),
     ],
 )
-def test_bad_names_are_refused_in_one_line(text, said):
+def test_bad_names_are_refused_in_one_line(text, message):
     for ask in (data.check, data.load):
         with pytest.raises(BadInput) as error:
             ask(text)
-        assert said in str(error.value) and "\n" not in str(error.value)
+        assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_every_name_passes_the_check_without_data():
@@ -445,7 +445,7 @@ LEAF = "femnist/train/all_data_f1_niid.json"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("[[0.0039", "[[1.0039", "user f1 has pixels from 0.0039.* to 1.0039.*, not in 0..1"),
         ("[[0.0039", "[[-0.0039", "pixels from -0.0039"),
@@ -461,12 +461,12 @@ LEAF = "femnist/train/all_data_f1_niid.json"
         ('{"users"', '{"user"', "no 'users'"),
     ],
 )
-def test_wrong_leaf_files_are_refused(folder, old, new, said):
+def test_wrong_leaf_files_are_refused(folder, old, new, message):
     write_leaf(folder / "femnist")
     text = (folder / LEAF).read_text()
     assert old in text
     (folder / LEAF).write_text(text.replace(old, new, 1))
-    assert re.search(said, refused("femnist"))
+    assert re.search(message, refused("femnist"))
 
 
 def test_a_writer_in_two_leaf_files_of_a_split_is_refused(folder):
@@ -500,7 +500,7 @@ def cifar10_batches(change) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"data": pixels(4, 3, 1024)}, "images are uint8 (4, 3, 1024), not uint8 (n, 3072)"),
         ({"data": pixels(2, 6144)}, "images are uint8 (2, 6144)"),
@@ -512,12 +512,12 @@ def cifar10_batches(change) -> dict[str, bytes]:
         ({"labels": [0, 1, 2, -1]}, "train labels are not in 0..9"),
     ],
 )
-def test_wrong_cifar_batches_are_refused(folder, change, said):
+def test_wrong_cifar_batches_are_refused(folder, change, message):
     (folder / "cifar-10-batches-py").mkdir()
     count = iter(range(6))  # only the first batch is wrong
     for name, content in cifar10_batches(lambda b: b | (change if next(count) == 0 else {})).items():
         (folder / "cifar-10-batches-py" / name).write_bytes(content)
-    assert said in refused("cifar10")
+    assert message in refused("cifar10")
 
 
 def test_a_picture_of_another_width_is_refused():
@@ -529,7 +529,7 @@ def test_a_picture_of_another_width_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "an idx file begins with , not"),
         (b"\x89PNG", "begins with 89 50 4e 47, not with 00 00 08"),
@@ -540,10 +540,10 @@ def test_a_picture_of_another_width_is_refused():
     ],
     ids=["empty", "png", "type", "int32", "14x56", "flat"],
 )
-def test_wrong_idx_files_are_refused(folder, content, said):
+def test_wrong_idx_files_are_refused(folder, content, message):
     write_idx(folder / "MNIST/raw", packed=False)
     (folder / "MNIST/raw/train-images-idx3-ubyte").write_bytes(content)
-    assert said in refused("mnist")
+    assert message in refused("mnist")
 
 
 def test_archives_that_expand_without_limit_are_refused_before_they_do(folder, monkeypatch):
@@ -793,9 +793,9 @@ def test_a_full_cache_says_where_and_how_much(folder, monkeypatch, capsys):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
     assert main(["data", "fetch", "mnist"]) == 1
-    said = capsys.readouterr().err
-    assert f"the cache {cache.root()} is full: mnist needs 4 MiB, 1 MiB are free" in said
-    assert "3 MiB are missing" in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert f"the cache {cache.root()} is full: mnist needs 4 MiB, 1 MiB are free" in message
+    assert "3 MiB are missing" in message and message.count("\n") == 1
 
     def no_space(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")

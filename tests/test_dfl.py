@@ -332,7 +332,7 @@ def test_fd_is_tested_as_the_mean_over_participants(small):  # DF-19
     assert len(set(scores)) > 1
 
 
-def test_fd_stands_alone(small):
+def test_fd_cannot_be_stacked(small):
     with pytest.raises(BadInput, match="fd alone"):
         small(method="fd+fedprox")
 

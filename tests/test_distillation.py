@@ -218,14 +218,14 @@ def test_gkd_counts_a_round_in_which_nothing_arrived(small):
 
 
 def test_gkd_starts_as_fedavg(small):
-    """The first round is FedAvg's to the bit, whatever the weight and the buffer."""
+    """The first round is FedAvg's bit for bit, whatever the weight and the buffer."""
     plain = train(small(rounds=1), workers=1).digest
     for buffer in (1, 5):
         assert train(small(method="fedgkd", hp={"gamma": 50, "buffer": buffer}, rounds=1), workers=1).digest == plain
 
 
 @pytest.mark.parametrize("extra", [{}, BATCHNORM])
-def test_weight_zero_is_fedavg_to_the_bit(small, extra):  # I-54
+def test_weight_zero_is_fedavg_bit_for_bit(small, extra):  # I-54
     plain = train(small(**extra), workers=1).digest
     for method in METHODS:
         assert train(small(method=method, hp={WEIGHT[method]: 0}, **extra), workers=1).digest == plain, method

@@ -74,7 +74,7 @@ def test_links(page):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-COMMANDS = [line.split("#")[0].split(" | ")[0].strip() for page in PAGES for kind in ("", "bash")
+COMMANDS = [line.split("#")[0].split(" | ")[0].strip() for page in TEXTS for kind in ("", "bash")
             for block in blocks(page, kind) for line in block.splitlines()]  # fmt: skip
 
 
@@ -92,6 +92,8 @@ def test_make_targets(command):
     for variable in variables:
         name, _, value = variable.partition("=")
         assert (f"--{name.lower()}" if value == "1" else value) in made  # APP=1 is --app
+        if name == "TABLE":
+            spec.find(f"fedbr/{value}")
 
 
 def test_the_table_of_the_example_is_a_table(tmp_path):

@@ -28,7 +28,7 @@ STACK = "fedprox+feddyn"
 
 
 def same(a, b):
-    """Weights, and every column but the clocks."""
+    """Weights, and every column except times."""
     assert a.digest == b.digest
     strip = lambda rows: [{k: repr(v) for k, v in row.items() if k not in CLOCKS} for row in rows]  # noqa: E731
     assert strip(a.rows) == strip(b.rows)

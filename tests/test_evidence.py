@@ -69,8 +69,8 @@ def test_a_run_of_two_tables_is_counted_once(tmp_path):
 
 def test_a_spent_budget_resumes_and_the_record_alone_is_enough(home, capsys, monkeypatch):
     assert campaign.main("1s", False, 1) in (0, 1)  # whatever was done by then
-    said = capsys.readouterr().out
-    assert "the budget is spent; the same command resumes" in said
+    printed = capsys.readouterr().out
+    assert "the budget is spent; the same command resumes" in printed
     runs = {run.id for run in Item(**ITEM).runs()}
     before = {path.parent.name: path.stat().st_mtime_ns for path in home.glob("runs/*/result.json")}
     assert campaign.main(None, False, 1) == 0
@@ -140,9 +140,9 @@ def test_bad_budgets(home, budget):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("item = 3", "must hold a list"),
-        ('[[item]]\ntable = "x"\nwhat = 1', "'what' is not valid"),
-        ('[[item]]\ntable = "x"', "decides, minutes, scale, seeds is missing"),
+        ("item = 3", "item: 3 is not valid; allowed: a list"),
+        ('[[item]]\ntable = "x"\nwhat = 1', "item x.what: is not a key"),
+        ('[[item]]\ntable = "x"', "item x.scale: is missing"),
     ],
 )
 def test_bad_lists(tmp_path, text, message):

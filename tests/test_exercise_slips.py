@@ -1,4 +1,4 @@
-"""The checks of the exercises recognise the usual slips and say which one it was."""
+"""The checks of the exercises recognise common mistakes and name them."""
 
 from math import exp, log, sqrt
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedrepro.lessons.exercises import fedbr, fedmlb
+from fedrepro.lessons.exercises import ama, dfl, fedbr, fedmlb
 
 
 def kl(z, main, temperature=1.0):
@@ -46,6 +46,28 @@ def reward(x, models, before, now, t_b, t_c, power=2, sign=1, time=lambda t: exp
     far = [float((x - model).norm()) ** power for model in models]
     return [far[k] / sum(far) * sign * (before[k] - now[k]) * time(t_b[k] / sum(t_b) + t_c[k] / sum(t_c))
             for k in range(len(far))]  # fmt: skip
+
+
+def stepping(parameters, times=1.0):
+    """fes_step on the wrong parameters, or with the gradient times something."""
+
+    def step(model, x, y, lr):
+        F.cross_entropy(model(x), y).backward()
+        for p in parameters(model):
+            p.data -= times * lr * p.grad
+
+    return step
+
+
+def everyone(old, uploads):
+    total = sum(n for n, *_ in uploads)
+    return sum(n * f for n, _, f, _ in uploads) / total, sum(n * c for n, *_, c in uploads) / total
+
+
+def capable(old, uploads):
+    """Right, but for a round without a capable device."""
+    able = [(n, f) for n, limited, f, _ in uploads if not limited]
+    return sum(n * f for n, f in able) / max(sum(n for n, _ in able), 1), everyone(old, uploads)[1]
 
 
 MLB = [
@@ -96,13 +118,51 @@ BR = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer", "said"), MLB + BR)
+AMA = [
+    (ama.largest_eta, lambda alpha0, rounds: 1 / rounds, "starts at α₀"),
+    (ama.largest_eta, lambda alpha0, rounds: (1 - alpha0) / (rounds - 1), "rounds count from 1"),
+    (ama.largest_eta, lambda alpha0, rounds: 0.5, "off by up to"),
+    (ama.takeover, lambda s, b: 1, "one too few"),
+    (ama.takeover, lambda s, b: 1.5, "not a whole number"),
+    (ama.takeover, lambda s, b: {(1, 0.6): 2}.get((s, b), 3), "one too many"),
+    (ama.fes_step, lambda model, x, y, lr: model, "no weight has changed"),
+    (ama.fes_step, stepping(lambda m: m.parameters()), "the extractor has changed"),
+    (ama.fes_step, stepping(lambda m: m[:6].parameters()), "AM-03"),
+    (ama.fes_step, stepping(lambda m: m[6:].parameters(), -1), "uphill"),
+    (ama.fes_step, stepping(lambda m: m[6:].parameters(), 2), "learning rate is missing"),  # the check's is 0.5
+    (ama.noise_left, lambda alpha: (1 - alpha) ** 2, "newest round only"),
+    (ama.noise_left, lambda alpha: 1 - alpha, "squares of the weights"),
+    (ama.noise_left, lambda alpha: ((1 - alpha) / (1 + alpha)) ** 0.5, "standard deviation"),
+    (ama.aggregate, everyone, "limited devices count"),
+    (ama.aggregate, capable, "old extractor must stay"),
+    (ama.aggregate, lambda old, uploads: old[0], "return a pair"),
+]
+DFL = [
+    (dfl.first_round, lambda R, T: int((1 - T) * R) + 1, "one round late"),
+    (dfl.first_round, lambda R, T: round((1 - T) * R), "one round early"),  # 0 for R = 8, T = 0.99
+    (dfl.first_round, lambda R, T: 1 / 0, "ZeroDivisionError"),
+    (dfl.label_means, lambda p, y: torch.eye(p.shape[1]).double()[y].T @ p, "sums"),
+    (dfl.label_means, lambda p, y: torch.eye(p.shape[1]).double()[y].T @ p / len(p), "number of all images"),
+    (dfl.label_means, lambda p, y: torch.stack([p[y == c].mean(0) for c in range(p.shape[1])]), "0/0"),
+    (dfl.merge, lambda old, tables, n: sum(s * t for s, t in zip(n, tables, strict=True)) / sum(n), "DF-07"),
+    (dfl.merge, lambda old, tables, n: dfl.merged(torch.zeros_like(old), tables, n), "stay as it was"),
+    (dfl.merge, lambda old, tables, n: dfl.merged(old, tables, [1, 1, 1]), "same weight"),
+    (dfl.merge, lambda old, tables, n: torch.tensor(1.0), "shape"),
+    (dfl.softened, lambda table, y, rho: (1 - rho) * torch.eye(6)[y] + rho * table[y], "swapped"),
+    (dfl.softened, lambda table, y, rho: rho * torch.eye(6)[y] + (1 - rho) * table[:, y].T, "columns"),
+    (dfl.softened, lambda table, y, rho: torch.eye(6)[y] + table[y], "add up to one"),
+    (dfl.from_others, lambda tables, i: dfl.merged(torch.zeros(4, 4).double(), [*tables.values()], [1] * 4), "own"),
+    (dfl.from_others, lambda tables, i: mean([t for k, t in tables.items() if k != i]), "have the label"),
+]
+
+
+@pytest.mark.parametrize(("check", "answer", "message"), MLB + BR + AMA + DFL)
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=["single", "double"])
-def test_a_check_says_what_is_off(check, answer, said, kind):
-    """Also in double precision, in which the notebooks run; `said` is empty for a right answer."""
+def test_a_check_says_what_is_wrong(check, answer, message, kind):
+    """In single and in double precision, which some notebooks use; `message` is empty for a right answer."""
     torch.set_default_dtype(kind)
     try:
         found = check(answer)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert found.right == (not said) and said in found.message, found
+    assert found.right == (not message) and message in found.message, found

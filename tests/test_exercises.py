@@ -9,7 +9,7 @@ import torch
 from nbclient import NotebookClient
 
 from fedrepro.evidence.spec import NOTEBOOKS
-from fedrepro.lessons.exercises import compare
+from fedrepro.lessons.exercises import difference
 
 METHOD_NOTEBOOKS = sorted(NOTEBOOKS.glob("*/method.ipynb"))
 SOLUTION = re.compile(r"<details>\s*<summary>Solution.*?```python\n(.*?)```", re.S)
@@ -43,10 +43,10 @@ def test_stubs_are_not_right_and_solutions_are(path, monkeypatch):
     assert answers == ["✗", "✓"] * count, answers
 
 
-def test_compare_says_what_is_off():
-    assert compare([1.0, 2.0], torch.tensor([1.0, 2.0])).right
-    assert "empty" in compare(..., 1.0).message
-    assert "shape (1,); expected (2,)" in compare([1.0], [1.0, 2.0]).message
-    assert "off by up to 0.5" in compare([1.0, 2.5], [1.0, 2.0]).message
-    assert "expected numbers" in compare("two", 2.0).message
-    assert "not finite" in compare(float("nan"), 2.0).message
+def test_a_difference_is_described():
+    assert not difference([1.0, 2.0], torch.tensor([1.0, 2.0]), "it")
+    assert "empty" in difference(..., 1.0, "it")
+    assert "shape (1,); expected (2,)" in difference([1.0], [1.0, 2.0], "it")
+    assert "off by up to 0.5" in difference([1.0, 2.5], [1.0, 2.0], "it")
+    assert "expected numbers" in difference("two", 2.0, "it")
+    assert "not finite" in difference(float("nan"), 2.0, "it")

@@ -261,7 +261,7 @@ def test_a_session_is_training_beside_the_notebook():
     assert torch.get_num_threads() == threads
 
 
-def test_a_session_pauses_goes_on_and_stops():
+def test_a_session_pauses_resumes_and_stops():
     def after(session):
         if len(session.curves[1][1]) == 2 and not stops:
             session.pause()
@@ -406,7 +406,7 @@ def test_every_control_changes_the_page_in_time(name, redraw_budget):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_kept_figure_is_like_a_new_one(name, monkeypatch):
-    """Nothing of an earlier picture is left in the axes that lessons draw into again and again."""
+    """Nothing of an earlier picture is left in the axes that lessons reuse."""
     lesson = importlib.import_module(f"fedrepro.lessons.{name}")
 
     def pictures() -> list[bytes]:
@@ -418,7 +418,7 @@ def test_a_kept_figure_is_like_a_new_one(name, monkeypatch):
         return seen
 
     kept = pictures()
-    monkeypatch.setattr(lesson, "places", lesson.places.__wrapped__)
+    monkeypatch.setattr(lesson, "layout", lesson.layout.__wrapped__)
     assert len(set(kept)) > len(kept) / 2
     assert kept == pictures()
 

@@ -39,6 +39,6 @@ def test_it_is_made_once(notebook):
     assert web_page(notebook.with_name("other.ipynb")) is None
 
 
-def test_a_formula_that_cannot_be_read_stands_as_it_is():
+def test_a_formula_that_cannot_be_parsed_is_unchanged():
     assert mathml("\\frac{1}{", "inline") == "<code>\\frac{1}{</code>"
     assert mathml("a < b", "inline").startswith("<math")

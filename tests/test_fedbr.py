@@ -190,7 +190,7 @@ def test_one_block_is_fedavg(small):  # I-02
 
 
 @pytest.mark.parametrize("model", ["lenet", "small:norm=batch"])
-def test_neutral_settings_are_fedavg_to_the_bit(small, model):  # I-01, I-12
+def test_neutral_settings_are_fedavg_bit_for_bit(small, model):  # I-01, I-12
     common = SIX | {"model": model, "rounds": 2, "weights": "equal"}
     off = {"lambda1": 0.0, "lambda2": 0.0}
     plain = train(small(**common), workers=1).digest
@@ -617,7 +617,7 @@ def test_the_two_readings_by_arithmetic(reading, clients, size, decided, explore
     assert sent == pytest.approx(gib, abs=1.0)
 
 
-def test_only_fedbr_trains_otherwise_with_another_clock(small):
+def test_only_fedbr_trains_differently_with_another_clock(small):
     """Why Fig. 8's "all need more time" is by construction for the baselines, and not for FedBR (Eq. 21)."""
     same = {"bandwidth": (160, 160), "compute": (5.0, 5.0)}
     for method, hp in (("fedavg", {}), ("fedprox", {}), ("moon", {}), ("fedmlb", {}), ("fedbr", {"tau": 99})):

@@ -54,7 +54,7 @@ class Scrambled(Serial):
 
 
 def finish(run: Run, executor: type[Executor] = Serial, **options) -> tuple[str, list[dict]]:
-    """Digest, and every column but the clocks."""
+    """Digest, and every column except times."""
     worker = Worker(run)
     with contextlib.closing(executor(worker, **options)) as workers:
         fed = Federation(run, workers, worker, Clients())

@@ -67,7 +67,7 @@ def test_central_training_has_the_network_the_recipe_and_the_pooled_data(small):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"reference": {"method": "FedSGD"}}, "gate.reference: method = 'FedSGD' is no place of the table"),
+        ({"reference": {"method": "FedSGD"}}, "gate.reference: method = 'FedSGD' is not a label"),
         ({"reference": {"method": "FedAvg"}, "share": 1.2}, "gate.share: 1.2 is not valid"),
         ({"reference": {"method": "FedAvg"}, "floor": 0.5}, "gate.floor: is not a key"),
         ({"share": 0.5}, "gate.reference: is missing"),

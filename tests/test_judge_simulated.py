@@ -1,4 +1,4 @@
-"""How often the judge errs and how often it finds what is there, in studies made from random numbers.
+"""How often verdicts are wrong and how often they find a true effect, in studies made from random numbers.
 
 A study has panels of five methods whose first one is claimed to be the best; residuals have standard deviation 1, and
 seeds shift whole panels. The numbers go through the judge's own arithmetic, 2,000 studies at once.

@@ -268,7 +268,7 @@ def test_a_run_that_learns_nothing_has_the_rules_self_relationship(small, rule):
 
 
 def test_savings_of_table_3():
-    """Everything is 426.18 MiB a round on ResNet-18; the printed cube as in the paper, the others by hand."""
+    """Everything is 426.18 MiB per round on ResNet-18; the printed cube as in the paper, the others by hand."""
     study = Study("kapc/table3_self_relationship", "paper")
     sent = {"printed": 163.64, "printed, η_r = 0": 426.18 / 4, "mass kept": 426.18}
     study.values = pd.DataFrame([
@@ -517,7 +517,7 @@ def test_bytes_of_omega_on_resnet18():  # I-28
 
 
 def test_operations_by_hand(small):
-    """LeNet: FedAvg's step is 2 operations a parameter, a pull 3 more; the server's mean 2 a client and parameter."""
+    """LeNet: FedAvg's step is 2 operations per parameter, a pull 3 more; the mean 2 per client and parameter."""
     steps, n = 2, 3
     p = sum(t.numel() for t in Worker(small()).params.values())
     costs = {m: round_costs(small(method=m, steps=steps, epochs=None)) for m in ("fedavg", "fedprox", "kapc", "fedamp")}
@@ -529,7 +529,7 @@ def test_operations_by_hand(small):
     assert costs["fedamp"]["server_flops"] == 2 * (2 * n * n * p)
 
 
-def test_way_up_and_down(small):
+def test_uplink_and_downlink(small):
     run = small(bandwidth=(10, 30), download=(50, 50), redraw=10**6, rounds=2, compute=(1, 1))
     result, fleet, b = train(run, workers=1), Fleet(run), None
     b = result.weights.nbytes

@@ -1,6 +1,6 @@
-"""In the kernel of a notebook: progress counts rounds, an interrupted cell is kind, wrong input is one line.
+"""In a notebook's kernel: progress counts rounds, an interrupted cell says how to resume, errors are one line.
 
-A kernel that is forked, as the driver's are, is like one that is started."""
+A forked kernel, as the driver uses, is like any other."""
 
 import contextlib
 import os

@@ -45,7 +45,7 @@ def test_a_name_that_is_no_folder_is_refused(classes, name):
     assert not classes.exists()
 
 
-def test_what_is_wrong_is_said_in_one_line(monkeypatch):
+def test_what_is_wrong_is_reported_in_one_line(monkeypatch):
     asked = subprocess.run([sys.executable, "-m", lab.__name__, "--class", "../ada"], capture_output=True, text=True)
     assert asked.returncode == 1
     assert asked.stderr == "lab: CLASS: '../ada' is not valid; allowed: a name of letters, digits, and any of . _ -\n"

@@ -226,11 +226,11 @@ NEUTRAL = [
 
 
 @pytest.mark.parametrize(("method", "hp", "extra"), NEUTRAL)
-def test_neutral_settings_are_fedavg_to_the_bit(run, method, hp, extra):
+def test_neutral_settings_are_fedavg_bit_for_bit(run, method, hp, extra):
     assert train(run(method=method, hp=hp, **extra), workers=1).digest == train(run(**extra), workers=1).digest
 
 
-def test_scaffold_starts_as_fedavg_to_the_bit(run):  # I-51
+def test_scaffold_starts_as_fedavg_bit_for_bit(run):  # I-51
     common = {"rounds": 1, "weights": "equal"}
     assert train(run(method="scaffold", **common), workers=1).digest == train(run(**common), workers=1).digest
 

@@ -302,7 +302,7 @@ def test_small_images():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("resnet19", "model: 'resnet19' .*resnet18"),
         ("", "model: ''"),
@@ -321,8 +321,8 @@ def test_small_images():
         ("squeezenet:proj=256", "model option proj: 256 .*squeezenet"),
     ],
 )
-def test_bad_names(name, said):
-    with pytest.raises(BadInput, match=said):
+def test_bad_names(name, message):
+    with pytest.raises(BadInput, match=message):
         models.check(name)
 
 

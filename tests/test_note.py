@@ -112,8 +112,8 @@ def test_words_are_those_of_the_verdicts(filler, study):
 def test_the_papers_numbers_are_those_it_prints(filler):
     """Table III, CNN on CIFAR-10: DFL beats FedAvg by 7.06, SCAFFOLD by 5.73, FedGen by 9.68 (V-B2)."""
     for baseline, printed in {"FedAvg": "+7.06", "SCAFFOLD": "+5.73", "FedGen": "+9.68"}.items():
-        said = f"effect scale=reported claim=dfl-c14 of=DFL over={baseline} dataset=CIFAR-10 model=CNN"
-        assert filler.text(said) == f"{printed} points"
+        placeholder = f"effect scale=reported claim=dfl-c14 of=DFL over={baseline} dataset=CIFAR-10 model=CNN"
+        assert filler.text(placeholder) == f"{printed} points"
     assert filler.text("reported table=table3_noniid measure=accuracy dataset=CIFAR-10 model=CNN method=FD") == "11.53%"
 
 
@@ -146,7 +146,7 @@ BAD = {
     "measured scale=cpu table=table3_noniid measure=accuracy dataset=MNIST": "method: is missing; allowed: FedAvg, FD",
     "measured scale=cpu table=table3_noniid measure=accuracy dataset=MNIST method=DFL2": "method: 'DFL2' is not valid",
     "measured scale=cpu table=table3_noniid measure=accuracy colour=red": "axis: 'colour' is not valid",
-    "effect scale=cpu claim=dfl-c14 of=DFL": "16 comparisons of dfl-c14 at cpu scale are so; one is needed",
+    "effect scale=cpu claim=dfl-c14 of=DFL": "16 comparisons of dfl-c14 at cpu scale match; one is needed",
     "effect scale=cpu claim=dfl-c14 of=DFL over=Nobody": "0 comparisons",
     'reported table=table2_iid measure="gain after the early rounds" dataset=MNIST model=CNN method=DFL': "prints no",
     "gate scale=cpu table=table4_communication": "table4_communication has no [gate]",

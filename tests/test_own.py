@@ -1,4 +1,4 @@
-"""One's own methods, models and data: registered from outside, trained with workers and a store, told apart by id."""
+"""Your own methods, models and data: registered from outside, trained with workers and a store, identified by id."""
 
 import os
 import subprocess
@@ -275,10 +275,10 @@ def test_a_folder_of_pictures(tmp_path):
 X, Y = images(30)
 REFUSED = {
     "a class that inherits from fedrepro.FedAvg": lambda: fedrepro.method(int),
-    "fedrepro has a method that is called this": lambda: fedrepro.method(type("FedProx", (FedAvg,), {})),
+    "fedrepro already has a method of this name": lambda: fedrepro.method(type("FedProx", (FedAvg,), {})),
     "a gives it no default": lambda: fedrepro.method(type("A", (FedAvg,), {"__annotations__": {"b": float}})),
     "a function with a name": lambda: fedrepro.model(lambda classes, channels, size: nn.Linear(1, 1)),
-    "fedrepro has a data set that is called this": lambda: data.register("digits", train=(X, Y), test=(X, Y)),
+    "fedrepro already has a data set of this name": lambda: data.register("digits", train=(X, Y), test=(X, Y)),
     "a pair .images, labels.": lambda: data.register("a", train=X, test=(X, Y)),
     "30 whole numbers from 0": lambda: data.register("a", train=(X, Y[:-1]), test=(X, Y)),
     "uint8 or floating point": lambda: data.register("a", train=(X.long(), Y), test=(X, Y)),
@@ -293,7 +293,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_is_wrong_is_said_in_one_line(why):
+def test_what_is_wrong_is_reported_in_one_line(why):
     with pytest.raises(BadInput, match=why) as found:
         REFUSED[why]()
     assert "\n" not in str(found.value)
@@ -351,7 +351,7 @@ def test_compare_tunes_every_method_by_one_rule(tmp_path):
         compare("half", ["fedavg"], setting, {"lr": [0.1]}, None, [1000], tmp_path)
 
 
-def test_a_sure_difference_is_called_by_its_name():
+def test_a_clear_difference_is_named():
     """Five seeds: ahead by 0.1 for sure, behind by 0.1 for sure, and noise around zero."""
     noise = np.array([0.001, -0.001, 0.002, -0.002, 0.0])
     rows = {"mine": 0.5 + noise, "weak": 0.4 - noise, "strong": 0.6 - noise, "alike": 0.5 + 3 * noise[::-1]}

@@ -1,4 +1,4 @@
-"""The report's pages: all that is committed is on them, every link leads somewhere, nothing comes from elsewhere."""
+"""The report's pages: all that is committed is on them, every link works, nothing is loaded from outside."""
 
 import base64
 import csv
@@ -125,7 +125,7 @@ def test_every_claim_with_its_verdict(text, overview, verdicts):
     assert "reproduced</" not in re.sub(r"<(h1|title)>.*?</\1>", "", text)
 
 
-def test_claims_that_no_experiment_tests_stand_apart(text):
+def test_untestable_claims_are_listed_separately(text):
     apart = re.search(r'<section id="untestable">(.*?)</section>', text, re.S)[1]
     claims = [claim for table in spec.tables("fedbr") for claim in table.claims() if claim.untestable]
     assert {"fedbr-c03", "fedbr-c31"} <= {claim.id for claim in claims}
@@ -175,7 +175,7 @@ def test_links(built, text, reader, overview):
         assert not re.search(r"(?:src|url|@import)[^\n]{0,3}https?:", page_)
 
 
-def test_the_note_stands_first_and_its_headline_on_the_overview(text, overview, built):
+def test_the_note_comes_first_and_its_headline_is_on_the_overview(text, overview, built):
     written = (built.parent / "fedbr.md").read_text()
     question, headline = note.headline(written.partition("-->")[2]).removeprefix("**").split("** ", 1)
     assert question == "Does FedBR beat FedAvg?" and headline.startswith("We cannot say yet")  # Fig. 3 has not run
@@ -254,7 +254,7 @@ def test_one_seed_is_a_state_of_its_own_and_badges_carry_the_scale():
     assert "✓ reproduced" in fragments.badge("holds", "paper") and "✓ holds <" in fragments.badge("holds", "cpu")
 
 
-def test_a_damaged_record_is_said_in_one_line(tmp_path, scales, as_cpu_scale, capsys):
+def test_a_damaged_record_is_reported_in_one_line(tmp_path, scales, as_cpu_scale, capsys):
     folder = tmp_path / "cpu/fedbr"
     as_cpu_scale(folder)
     whole = (folder / RUNS).read_text()
@@ -299,7 +299,7 @@ def test_intervals_are_drawn_against_what_is_claimed():
     assert fragments.intervals([]) == ""
 
 
-def test_no_results_is_said(tmp_path, capsys):
+def test_no_results_is_reported(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert "results: " in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""What the README says works: its Python runs, its commands exist, its make targets exist."""
+"""What the README says works: its Python and its commands run. test_docs.py checks its make targets."""
 
 import os
 import re
@@ -18,7 +18,7 @@ COMMANDS = [line.split("#")[0].strip() for kind, block in BLOCKS if not kind for
 
 
 def test_the_python_examples(tmp_path):
-    """As scripts of somebody's own; the second registers a method, whose source must be in a file."""
+    """As a user's scripts; the second registers a method, whose source must be in a file."""
     printed = []
     for i, example in enumerate(block for kind, block in BLOCKS if kind == "python"):
         (tmp_path / f"example{i}.py").write_text(example)
@@ -49,22 +49,8 @@ def make(*arguments: str) -> str:
     return done.stdout
 
 
-def test_make_targets_and_options():
-    makefile = (spec.HOME / "Makefile").read_text()
-    lines = [c for c in COMMANDS if c.startswith("make ")]
-    assert {"make reproduce-fedbr", "make test"} <= set(lines)
-    for line in lines:
-        _, target, *variables = line.split()
-        assert make(target)
-        for variable in variables:
-            name, _, value = variable.partition("=")
-            assert f"$({name})" in makefile or f"$(if $({name})" in makefile
-            if name == "TABLE":
-                spec.find(f"fedbr/{value}")
-
-
 def test_ci_runs_the_readmes_test_command():
-    assert "make test" in (spec.HOME / ".ci/run").read_text()
+    assert "make test" in COMMANDS and "make test" in (spec.HOME / ".ci/run").read_text()
 
 
 def test_every_paper_has_its_make_target():

@@ -100,7 +100,7 @@ NAMES = [" ".join(map(str, [setting, method, *hp.values()])) for setting, method
 
 @pytest.fixture(scope="module", autouse=True)
 def double():
-    """The library follows torch's default type; what it remembers of the data set is made anew."""
+    """The library follows torch's default type; what it remembers of the data set is made again."""
     data.loaded.cache_clear()
     torch.set_default_dtype(torch.float64)
     yield
@@ -109,7 +109,7 @@ def double():
 
 
 def apart(got, expected, where="") -> tuple[float, str]:
-    """The largest difference and its place; every number that is expected must be there."""
+    """The largest difference and where it is; every expected number must be there."""
     if isinstance(expected, dict):
         return max((apart(got[key], expected[key], f"{where} {key}") for key in expected), default=(0.0, where))
     got, expected = torch.as_tensor(got), torch.as_tensor(expected)

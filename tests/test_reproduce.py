@@ -1,4 +1,4 @@
-"""The driver executes notebooks, goes on after a failure, and refuses what a notebook does not take."""
+"""The driver executes notebooks, continues after a failure, and refuses unknown parameters."""
 
 import json
 import shutil
@@ -87,7 +87,7 @@ def test_a_parameter_the_notebook_does_not_take_is_refused(paper):
         (["reproduce", "fedbr", "--scale", "smoke", "--workers", "0"], "workers: 0 is not valid"),
     ],
 )
-def test_bad_words(paper, capsys, words, message):
+def test_bad_arguments(paper, capsys, words, message):
     assert main(words) == 2
     err = capsys.readouterr().err
     assert message in err
@@ -106,8 +106,8 @@ def test_fresh_computes_again(paper, capsys):
     again = open_study(f"fedbr/{TABLE}", "smoke", fresh=True)
     assert results() != first
     pd.testing.assert_frame_equal(study.values, again.values)
-    said = capsys.readouterr().out
-    assert said.count("4 trained now") == 2 and said.count("4 from the store") == 1
+    printed = capsys.readouterr().out
+    assert printed.count("4 trained now") == 2 and printed.count("4 from the store") == 1
     assert not (paper / "results").exists()  # a notebook that a person runs writes no results
 
 
@@ -118,9 +118,9 @@ def test_own_runs_leave_what_is_committed_alone(paper, capsys, monkeypatch):
     before = {path: path.read_bytes() for path in committed.iterdir()}
     assert main([*command, "--seeds", "1"]) == 0
     assert {path: path.read_bytes() for path in committed.iterdir()} == before
-    said = capsys.readouterr().out
-    assert "claims at smoke scale with 1 seed: " in said and "committed at smoke scale with 2 seeds: " in said
-    assert "4 of 4 runs equal the committed record, bit by bit" in said
+    printed = capsys.readouterr().out
+    assert "claims at smoke scale with 1 seed: " in printed and "committed at smoke scale with 2 seeds: " in printed
+    assert "4 of 4 runs equal the committed record, bit by bit" in printed
     own = paper / "results/local/smoke/fedbr"
     assert set(pd.read_csv(own / f"{TABLE}_values.csv")["seed"]) == {0}
     shutil.rmtree(paper / "runs")  # the record alone is enough

@@ -62,7 +62,11 @@ def edited(tmp_path):
             f'{OWN}seedless = "yes"\n[[reported]]',
             "accuracy.seedless: 'yes' is not valid; allowed: true or false, or labels by axis",
         ),
-        ("[[reported]]", f'{OWN}seedless = {{ dataset = "X" }}\n[[reported]]', "seedless: dataset = 'X' is no place"),
+        (
+            "[[reported]]",
+            f'{OWN}seedless = {{ dataset = "X" }}\n[[reported]]',
+            "seedless: dataset = 'X' is not a label",
+        ),
         (
             "[[reported]]",
             f'{OWN}kind = "within_budget"\nspend = "bytes"\nbudget = 50\n[[reported]]',
@@ -76,9 +80,9 @@ def edited(tmp_path):
         ("[scale.smoke.axis", "[scale.tiny]\n[scale.smoke.axis", "scale: 'tiny' is not valid; allowed: smoke, reduced"),
         ('each = "delta"', 'each = "reading"', "each: 'reading' needs labels in better and worse"),
         ("delta = 1.25 }", "delta = [1, 1.25, 1.5] }", "each: 'delta' needs labels .* equally many or one"),
-        ("delta = 1.25 }", "delta = 1.3 }", "delta = '1.3' is no place"),
-        ('id = "fedbr-c31"', 'id = "fedbr-c30"', "claim fedbr-c30.says: must stand in its first block, and only"),
-        ('where = { dataset = "CIFAR10" }', 'where = { dataset = "CIFAR11" }', "dataset = 'CIFAR11' is no place"),
+        ("delta = 1.25 }", "delta = 1.3 }", "delta = '1.3' is not a label"),
+        ('id = "fedbr-c31"', 'id = "fedbr-c30"', "claim fedbr-c30.says: belongs in its first block, and only"),
+        ('where = { dataset = "CIFAR10" }', 'where = { dataset = "CIFAR11" }', "dataset = 'CIFAR11' is not a label"),
         ('kind = "compare"', 'kind = "beats"', "'beats' is none of best"),
         (
             "[[claim]]",
@@ -92,7 +96,7 @@ def edited(tmp_path):
             "[[claim]]",
             '[[claim]]\nid = "x"\nkind = "saving"\nmeasure = "accuracy"\naxis = "delta"\nwinner = "1"\n'
             "tolerance = 0.1\nsaving = { 3 = 0.5 }\n[[claim]]",
-            "delta = '3' is no place",
+            "delta = '3' is not a label",
         ),
         (
             'measure = "accuracy"\ncolumns',

@@ -1,4 +1,4 @@
-"""Disks fill up, workers die, two processes meet: no finished round is lost and the message says so."""
+"""Full disks, dead workers, two processes on one run: no finished round is lost, and the message says so."""
 
 import contextlib
 import json

@@ -10,7 +10,6 @@ from fedrepro.evidence.sections import SCALES
 from fedrepro.evidence.study import Plan, Study
 
 TABLES = [f"{paper}/{table.name}" for paper in spec.papers() for table in spec.tables(paper)]
-LINES = 12
 
 
 def code_cells(table: str) -> list:
@@ -26,16 +25,10 @@ class Planned(Study):
         self.chosen = trial.plan(self, hp or {}, cells or {}, seeds or self.seeds[:1], settings)
 
 
-def test_every_table_has_its_notebook():
-    here = {f"{path.parent.name}/{path.stem}" for path in spec.NOTEBOOKS.glob("*/*.ipynb")}
-    assert TABLES and set(TABLES) <= here
-
-
 @pytest.mark.parametrize("table", TABLES)
-def test_a_table_notebook_is_an_instrument(table):
+def test_a_table_notebook_invites_experiments(table):
     cells = code_cells(table)
     sources = [cell.source for cell in cells]
-    assert all(len(source.splitlines()) <= LINES for source in sources)
     assert any("study.paper_table(" in source for source in sources) == bool(spec.find(table).reported)
     (edit,) = [i for i, cell in enumerate(cells) if "edit" in cell.metadata.get("tags", [])]
     assert sources[edit].startswith("# Edit me: ") and "study.vary(" in sources[edit]
@@ -46,7 +39,7 @@ def test_a_table_notebook_is_an_instrument(table):
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_what_is_tried_is_another_run_at_every_scale(table, scale):
-    """Another run than any of the table's, and at most two of them: nobody waits for a grid."""
+    """At most two runs, which differ from all of the table's: nobody waits for a grid."""
     (edit,) = [cell.source for cell in code_cells(table) if "edit" in cell.metadata.get("tags", [])]
     study = Planned(table, scale)
     exec(edit, {"study": study})
@@ -56,7 +49,7 @@ def test_what_is_tried_is_another_run_at_every_scale(table, scale):
 
 
 def test_hardly_a_code_cell_is_copied():
-    """But for the parameters and the tail, no code stands in two notebooks."""
+    """Except for the parameters and the end, no code is in two notebooks."""
     where = defaultdict(set)
     for table in TABLES:
         for cell in code_cells(table):

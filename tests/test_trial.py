@@ -112,7 +112,7 @@ def test_what_was_tried_is_not_trained_again(study, smoke, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ({"hp": {"tauu": 3}}, "vary: unknown hyperparameter 'tauu'; allowed: .*tau"),
         ({"round": 3}, "vary: unknown setting 'round'; allowed: hp, data, .*rounds"),
@@ -127,8 +127,8 @@ def test_what_was_tried_is_not_trained_again(study, smoke, monkeypatch):
         ({"lr": 0.01, "column": "acuracy"}, "column: 'acuracy' is not valid; did you mean accuracy"),
     ],
 )
-def test_what_cannot_be_varied_is_refused_in_a_line(study, asked, said):
-    with pytest.raises(BadInput, match=said) as error:
+def test_what_cannot_be_varied_is_refused_in_one_line(study, asked, message):
+    with pytest.raises(BadInput, match=message) as error:
         vary(study, **asked)
     assert "\n" not in str(error.value)
 
@@ -168,7 +168,7 @@ def test_the_papers_table_1_as_printed():
     assert table.loc[("FedAvg, then trained",), ("MNIST", "0.1", "paper")] == "–"
 
 
-def test_the_last_axis_is_across_unless_told():
+def test_the_last_axis_is_across_by_default():
     study = made("kapc/table3_self_relationship", lambda k: 0.5, seeds=(0,))
     table = paper_table(study, "best mean accuracy").data
     assert list(table.index.names) == [study.table.axis["mu"].label]
@@ -181,17 +181,17 @@ def test_the_last_axis_is_across_unless_told():
     assert turned.loc[("printed",), ("0.7", "paper")] == "80.02"
 
 
-def test_measures_stand_where_they_are_put():
+def test_measures_are_where_they_were_put():
     """FedMLB's Table 2: setting by setting, in each the four measures; its traffic, which is only ours, is left out."""
     study = made("fedmlb/table2_local_objectives", lambda k: 0.5, seeds=(0,))
     table = paper_table(study, across=["setting", "measure"]).data
-    told = ["accuracy midway", "accuracy", "rounds to the lower target", "rounds to the higher target"]
+    reported = ["accuracy midway", "accuracy", "rounds to the lower target", "rounds to the higher target"]
     settings = [column[:2] for column in table.columns][::2]
-    assert settings == [(setting, measure) for setting in ("moderate", "large") for measure in told]
+    assert settings == [(setting, measure) for setting in ("moderate", "large") for measure in reported]
     assert table.loc[("FedMLB",), ("large", "rounds to the higher target", "paper")] == "642"
     assert table.loc[("FedAvg",), ("moderate", "rounds to the higher target", "paper")] == "1000+"
     outside = paper_table(study, across="setting").data
-    assert [column[:2] for column in outside.columns][:4:2] == [(told[0], "moderate"), (told[0], "large")]
+    assert [column[:2] for column in outside.columns][:4:2] == [(reported[0], "moderate"), (reported[0], "large")]
 
 
 def test_numbers_that_are_large_are_written_out():
@@ -290,18 +290,18 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_claims_stand_in_the_papers_words_without_a_record(home):
+def test_claims_are_in_the_papers_words_without_a_record(home):
     table = standing("dfl", claims=["dfl-c24", "dfl-c05"]).data
-    said = {claim.id: claim for one in spec.tables("dfl") for claim in one.claims()}
+    claims = {claim.id: claim for one in spec.tables("dfl") for claim in one.claims()}
     assert table["claim"].tolist() == ["dfl-c24", "dfl-c05"]
-    assert table["the paper says"].tolist() == [said["dfl-c24"].says, said["dfl-c05"].says]
+    assert table["the paper says"].tolist() == [claims["dfl-c24"].says, claims["dfl-c05"].says]
     assert set(table["our verdict"]) == {"not run yet"} and "why" not in table
-    assert len(standing("dfl").data) == len(said)
+    assert len(standing("dfl").data) == len(claims)
     with pytest.raises(BadInput, match="claims: 'dfl-c99' is not valid"):
         standing("dfl", claims=["dfl-c99"])
 
 
-def test_claims_stand_with_the_verdict_at_the_largest_scale(home, smoke, as_cpu_scale):
+def test_claims_have_the_verdict_at_the_largest_scale(home, smoke, as_cpu_scale):
     folder, own = home / "results/cpu/fedbr", spec.find("fedbr/table4_5_interval").claims()
     as_cpu_scale(folder)
     shutil.copytree(smoke / "results/smoke/fedbr", home / "results/smoke/fedbr")

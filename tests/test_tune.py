@@ -1,4 +1,4 @@
-"""Tuning: the same number of pilots for all, on a seed and images of its own, resumable, never on test images."""
+"""Tuning: the same number of pilots for all, on a separate seed and images, resumable, never on test images."""
 
 import csv
 import dataclasses
@@ -153,7 +153,7 @@ def test_killed_and_resumed_it_chooses_the_same(tmp_path):
         ({"grid": {"hp.nu": [1.0]}}, "hp.nu: fedavg has no hyperparameter 'nu'"),
         ({"grid": {"lr": [0.1, 0.2]}, "grids": {"moon": {"lr": [0.1]}}}, "tune.grids.moon: tries 1 settings"),
         ({"grid": {"lr": [0.1]}, "seed": 1}, "tune.seed: 1 is a seed that verdicts use"),
-        ({"grid": {"lr": [0.1]}, "where": {"method": "FedSGD"}}, "tune.where: method = 'FedSGD' is no place"),
+        ({"grid": {"lr": [0.1]}, "where": {"method": "FedSGD"}}, "tune.where: method = 'FedSGD' is not a label"),
         ({"grid": {"lr": [0.1]}, "holdout": 0.9}, "holdout: 0.9 is not valid"),
     ],
 )

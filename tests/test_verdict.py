@@ -129,7 +129,7 @@ def test_pooled_is_the_residual_of_least_squares():
     assert (mean[0], error[0], df[0]) == pytest.approx((weights @ coefficients, np.sqrt(variance), 12))
 
 
-def test_a_pair_whose_spread_differs_stands_alone():
+def test_a_pair_whose_spread_differs_uses_its_own_variance():
     rng = np.random.default_rng(0)
     quiet = rng.normal(0, 0.01, (4, 3))
     for wild, among, df in (([9.0, 2.0, 16.0], "E", 2), ([9.0, 2.0, 16.0], "B", 2), (quiet[3], "B", 8)):
@@ -529,7 +529,7 @@ def test_most_cases_by_a_partial_conjunction():
     assert state(MOST, values([[0.5]] * 3, [[0.4]] * 3)) == "one seed"
 
 
-def test_a_part_of_the_papers_table_is_called_a_part():
+def test_part_of_the_papers_table_holds_in_part():
     cells = [{"method": m, "level": level} for m in ("A", "B", "C", "D") for level in AXES["level"]]
     measures, claim = {"m": measure_of()}, claim_of(BEST)
     found = judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells)

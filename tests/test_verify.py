@@ -1,4 +1,4 @@
-"""Committed results follow from their record, and a record from training: whatever is changed is found and named."""
+"""Committed results follow from their record, and a record from training: every change is found and reported."""
 
 import gzip
 import json
@@ -76,7 +76,7 @@ def test_a_row_too_few_and_a_file_too_few(folder, capsys):
 
 
 def forge(folder, change):
-    """Change the rows of every run, then make digests, tables, README and manifest anew from them."""
+    """Change the rows of every run, then make digests, tables, README and manifest again from them."""
     known = record.Record(folder)
     for run_id, rows in known.rounds.items():
         for row in rows:
@@ -98,7 +98,7 @@ def forge(folder, change):
     ],
 )
 def test_a_record_changed_with_its_tables_is_found_by_training(folder, capsys, change, found):
-    """Whoever changes rounds and makes everything anew from them passes the first check and fails the second."""
+    """Whoever changes rounds and makes everything again from them passes the first check and fails the second."""
     forge(folder, lambda row: change(row) if row["round"] == 2 or "round 1" in found else None)
     assert verify(folder, capsys)[0] == 0
     code, out = verify(folder, capsys, sample=1)
@@ -119,7 +119,7 @@ def test_a_round_changed_alone_is_found_without_training(folder, capsys):
     (folder / ROUNDS).write_bytes(gzip.compress(record.as_csv(known.rounds).encode()))
     code, out = verify(folder, capsys)
     assert code == 1
-    assert f"run {run_id}: its rows in {ROUNDS} are not those that it was recorded with" in out
+    assert f"run {run_id}: its rows in {ROUNDS} are not those that were recorded" in out
 
 
 @pytest.mark.parametrize("name", [RUNS, ROUNDS, MANIFEST, README, *(f"{TABLE}{suffix}" for suffix in FILES)])
@@ -130,7 +130,7 @@ def test_a_deleted_file_is_found(folder, capsys, name):
     assert f"{name} is missing" in out
 
 
-def test_a_deleted_table_is_found_and_one_that_was_never_made_is_said(folder, capsys):
+def test_a_deleted_table_is_found_and_one_that_was_never_made_is_listed(folder, capsys):
     code, out = verify(folder.parents[1], capsys)
     assert code == 0
     assert "not measured at this scale: fig3_convergence, fig4_gmbs_vs_random" in out
@@ -265,12 +265,12 @@ def test_a_record_outlives_the_store(folder):
         (["verify", "{}", "--workers", "0"], "workers: 0 is not valid"),
     ],
 )
-def test_bad_words(folder, capsys, words, message):
+def test_bad_arguments(folder, capsys, words, message):
     assert main([word.format(folder) for word in words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_damaged_record_is_said_in_one_line(folder, capsys):
+def test_a_damaged_record_is_reported_in_one_line(folder, capsys):
     (folder / ROUNDS).write_bytes((folder / ROUNDS).read_bytes()[:100])
     assert main(["verify", str(folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -291,7 +291,7 @@ def test_a_damaged_record_is_said_in_one_line(folder, capsys):
         (MANIFEST, b'{"tables": {"a": [7]}, "sha256": {}}'),
     ],
 )
-def test_what_cannot_be_read_is_said_in_one_line(folder, capsys, name, content):
+def test_what_cannot_be_read_is_reported_in_one_line(folder, capsys, name, content):
     (folder / name).write_bytes(content)
     assert main(["verify", str(folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -330,7 +330,7 @@ def test_a_path_that_is_too_long(command, capsys):
 
 
 @pytest.mark.parametrize("pinned", ["ATEN_CPU_CAPABILITY=default", "DNNL_MAX_CPU_ISA=SSE41"])
-def test_another_instruction_set_is_said_and_compared_in_kind(folder, pinned):
+def test_another_instruction_set_is_reported_and_compared_within_a_tolerance(folder, pinned):
     name, value = pinned.split("=")
     command = [sys.executable, "-m", "fedrepro.cli", "verify", str(folder), "--sample", "1", "--workers", "1"]
     done = subprocess.run(command, env={**os.environ, name: value}, capture_output=True, text=True)

@@ -38,16 +38,9 @@ __all__ = [
     "status",
 ]
 
-STORED = {
-    "mnist": "mnist",
-    "fashion_mnist": "fashion_mnist",
-    "cifar10": "cifar10",
-    "cifar100": "cifar100",
-    "cifar100_coarse": "cifar100",
-    "tiny_imagenet": "tiny_imagenet",
-    "femnist": "femnist",
-}  # name -> cache folder
-BUILT_IN = {"digits": builtin.digits, "synthetic": builtin.synthetic}
+_FILES = ("mnist", "fashion_mnist", "cifar10", "cifar100", "cifar100_coarse", "tiny_imagenet", "femnist")
+STORED = {name: name.removesuffix("_coarse") for name in _FILES}  # name -> cache folder
+BUILT_IN = {"digits": (builtin.digits, "scikit-learn"), "synthetic": (builtin.synthetic, "generated")}  # and its source
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +48,14 @@ class Dataset:
     """Images and labels in memory, or mapped from the cache."""
 
     name: str
-    train_x: Tensor  # uint8 (or float32, of data that was registered so), N,H,W,C
+    train_x: Tensor  # uint8 (or float32, if registered so), N,H,W,C
     train_y: Tensor
     test_x: Tensor
     test_y: Tensor
     classes: int
-    mean: tuple[float, ...]  # of the train images, each channel, in 0..1
+    mean: tuple[float, ...]  # of each channel of the training images, in 0..1
     std: tuple[float, ...]
-    writers: Tensor | None  # who wrote each train image
+    writers: Tensor | None  # who wrote each training image
     test_writers: Tensor | None
     provenance: dict
 
@@ -87,7 +80,7 @@ class Dataset:
         return torch.addcmul(shift, x.flatten(1), scale).view(x.shape).permute(0, 3, 1, 2)
 
     def held_out(self, share: float, seed: int) -> "Dataset":
-        """Only the training images: a random share of them becomes the test set."""
+        """The training images alone, a random share of which becomes the test set."""
         order = torch.randperm(len(self.train_y), generator=stream(seed, "holdout"))
         tested, trained = order.tensor_split([round(share * len(order))])
         trained = trained.sort().values
@@ -114,7 +107,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     name, known = text.partition(":")[0], names()
     if name not in known:
         raise bad("data", name, f"{', '.join(sorted(known))}; register your own first (fedrepro.data.register)", known)
-    defaults = builtin.SYNTHETIC if name == "synthetic" else {}
+    defaults = builtin.DEFAULTS if name == "synthetic" else {}
     name, options = parse_options("data", text, {**defaults, "substitute_for": ""})
     if "substitute_for=" in text:
         choose("data option substitute_for", options["substitute_for"], names())
@@ -140,13 +133,13 @@ def load(name: str) -> Dataset:
 
 @lru_cache(maxsize=4)
 def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
-    """`load`, remembered as long as the environment stays the same."""
+    """`load`, cached as long as the environment stays the same."""
     name, options = parse(text)
     substitute_for = options.pop("substitute_for")
     if name in BUILT_IN:
-        arrays = BUILT_IN[name](**options)
-        source = {"source": "scikit-learn" if name == "digits" else "generated", "sha256": cache.sha256(arrays)}
-        meta: dict[str, Any] = source | cache.statistics(arrays)
+        make, source = BUILT_IN[name]
+        arrays = make(**options)
+        meta: dict[str, Any] = {"source": source, "sha256": cache.sha256(arrays), **cache.statistics(arrays)}
         classes = options.get("classes", 10)
     else:
         found = cache.read(STORED[name])
@@ -167,10 +160,7 @@ def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
     tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
     return Dataset(
         name=text,
-        train_x=tensors["train_x"],
-        train_y=tensors["train_y"],
-        test_x=tensors["test_x"],
-        test_y=tensors["test_y"],
+        **{key: tensors[key] for key in ("train_x", "train_y", "test_x", "test_y")},
         classes=classes,
         mean=tuple(meta["mean"]),
         std=tuple(meta["std"]),
@@ -181,7 +171,7 @@ def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
 
 
 def stored(folder: str, progress: bool = False, mend: bool = False) -> tuple[dict, cache.Arrays]:
-    """A cached data set, decoded first if need be; `mend` reads every byte and replaces it if it has changed."""
+    """A cached data set, decoded first if needed; `mend` reads every byte and replaces the set if it has changed."""
     try:
         found = cache.read(folder, thorough=mend)
     except cache.Changed:
@@ -196,7 +186,7 @@ def stored(folder: str, progress: bool = False, mend: bool = False) -> tuple[dic
 
 
 def mnist_writers(arrays: cache.Arrays) -> cache.Arrays:
-    """QMNIST's writers of these images, if its labels are here and agree with MNIST's."""
+    """QMNIST's writers of these images, if its labels are available and agree with MNIST's."""
     if cache.read("qmnist") is None and not sources.local_paths("qmnist"):
         return {}
     with suppress(DataUnavailable):
@@ -207,7 +197,7 @@ def mnist_writers(arrays: cache.Arrays) -> cache.Arrays:
 
 
 def fetch(name: str, progress: bool = True) -> Path:
-    """Ensure that a data set is in the cache, whole and unchanged -> its folder there."""
+    """Make sure that a data set is in the cache, complete and unchanged -> its folder."""
     name, _ = parse(name)
     if name not in STORED:
         raise bad("data", name, f"one that is fetched: {', '.join(STORED)} ({name} needs no download)")
@@ -226,7 +216,7 @@ def status(verify: bool = False) -> list[dict]:
 
 def found_at(name: str, verify: bool) -> dict:
     if name in BUILT_IN:
-        return {"where": "built in", "source": "scikit-learn" if name == "digits" else "generated"}
+        return {"where": "built in", "source": BUILT_IN[name][1]}
     if name not in STORED:
         return {"where": "your own", "source": "registered"}
     folder = STORED[name]

@@ -15,30 +15,22 @@ from fedrepro.data.transforms import pick
 from fedrepro.errors import Failure, bad
 from fedrepro.simulation.rng import stream
 
-SYNTHETIC = {
-    "classes": 10,
-    "channels": 1,
-    "size": 16,
-    "train": 2000,
-    "test": 500,
-    "difficulty": 0.5,
-    "seed": 0,
+SYNTHETIC = {  # option: default, smallest, largest
+    "classes": (10, 2, 1000),
+    "channels": (1, 1, 4),
+    "size": (16, 8, 256),
+    "train": (2000, 1, 1_000_000),
+    "test": (500, 1, 1_000_000),
+    "difficulty": (0.5, 0.0, 1.0),
+    "seed": (0, 0, 2**31 - 1),
 }
-LIMITS = {
-    "classes": (2, 1000),
-    "channels": (1, 4),
-    "size": (8, 256),
-    "train": (1, 1_000_000),
-    "test": (1, 1_000_000),
-    "difficulty": (0.0, 1.0),
-    "seed": (0, 2**31 - 1),
-}
+DEFAULTS = {option: default for option, (default, _, _) in SYNTHETIC.items()}
 DIGITS_TRAIN = 1437
 
 
 def check_synthetic(options: dict[str, Any]) -> None:
     """Refuse options out of range."""
-    for key, (low, high) in LIMITS.items():
+    for key, (_, low, high) in SYNTHETIC.items():
         if not low <= options[key] <= high:
             raise bad(f"data option {key}", options[key], f"{low} to {high}")
     if options["train"] < options["classes"]:
@@ -48,12 +40,12 @@ def check_synthetic(options: dict[str, Any]) -> None:
 def synthetic(
     classes: int, channels: int, size: int, train: int, test: int, difficulty: float, seed: int
 ) -> dict[str, np.ndarray]:
-    """Each class is a smooth random pattern; `difficulty` moves it and covers it with another and noise.
+    """Each class is a smooth random pattern; `difficulty` shifts it and adds another pattern and noise.
 
-    Random integers and numpy's additions and multiplications give the same images on every processor.
+    Made of random integers, additions and multiplications, so the images are the same on every processor.
     """
     reach = round(difficulty * size / 8)
-    cover = 2 * difficulty * math.sqrt(channels)  # more channels tell more: cover them more
+    cover = 2 * difficulty * math.sqrt(channels)  # more channels carry more information: cover them more
     contrast = 50 / math.sqrt(1 + cover**2)
 
     def smooth(count: int, generator: torch.Generator, width: int) -> np.ndarray:
@@ -98,7 +90,7 @@ def bicubic(width: int) -> np.ndarray:
 
 
 def digits() -> dict[str, np.ndarray]:
-    """What sklearn.datasets.load_digits reads, without the two seconds that importing scikit-learn takes."""
+    """As sklearn.datasets.load_digits, without the two seconds that importing scikit-learn takes."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise Failure("scikit-learn, which has the digits, is not installed")
@@ -107,9 +99,4 @@ def digits() -> dict[str, np.ndarray]:
     labels = table[:, -1].astype(np.int64)
     order = torch.randperm(len(labels), generator=stream(0, "digits")).numpy()
     train, test = order[:DIGITS_TRAIN], order[DIGITS_TRAIN:]
-    return {
-        "train_x": images[train],
-        "train_y": labels[train],
-        "test_x": images[test],
-        "test_y": labels[test],
-    }
+    return {"train_x": images[train], "train_y": labels[train], "test_x": images[test], "test_y": labels[test]}

@@ -1,4 +1,4 @@
-"""Decoded data sets on disk: one folder of .npy arrays and a meta.json each, replaced as a whole.
+"""Decoded data sets on disk: a folder with .npy arrays and a meta.json for each, replaced as a whole.
 
 The arrays are compared with their sha256 when a folder is written, by `fedrepro data --check`, and when a file's time
 stamp has changed. Every load compares the meta data and a sample of each file with a checksum of their own.
@@ -22,7 +22,7 @@ from fedrepro.simulation.ledger import MIB
 
 Arrays = dict[str, np.ndarray]
 SAMPLES, BLOCK = 128, 4096  # of each file, spread evenly
-STALE = 86_400  # seconds after which a temporary folder must be a killed process's
+STALE = 86_400  # seconds after which a temporary folder must be left from a killed process
 
 
 class Changed(Failure):
@@ -38,7 +38,7 @@ def root() -> Path:
 def read(name: str, thorough: bool = False) -> tuple[dict, Arrays] | None:
     """The meta data and memory-mapped arrays; None if they are missing, truncated or of another shape.
 
-    Raises `Changed` if the content has changed; only a `thorough` look is certain to notice.
+    Raises `Changed` if the content has changed, which only a `thorough` check is certain to detect.
     """
     return opened(root() / name, thorough)
 
@@ -62,7 +62,7 @@ def described(folder: Path, key: str, array: np.ndarray) -> dict:
 
 
 def guarded(folder: Path, meta: dict, arrays: Arrays, thorough: bool) -> dict:
-    """`meta`, if it and the arrays are still what they were."""
+    """`meta`, if it and the arrays have not changed."""
     kept = meta.pop("guard")
     now = guard(folder, meta)
     if now == kept and not thorough:
@@ -71,7 +71,7 @@ def guarded(folder: Path, meta: dict, arrays: Arrays, thorough: bool) -> dict:
     if not sampled or sha256(arrays) != meta["sha256"]:
         keep(folder, {**meta, "guard": {}})  # refused from now on
         raise changed(folder)
-    if kept is None:  # just written, or older than guards
+    if kept is None:  # just written, or written before guards existed
         meta |= statistics(arrays)
         now = guard(folder, meta)
     if now != kept:
@@ -85,7 +85,7 @@ def changed(folder: Path) -> Changed:
 
 
 def guard(folder: Path, meta: dict) -> dict:
-    """The files' time stamps, and a checksum of the meta data and of blocks of each file; all of it if it is small."""
+    """The files' time stamps, and a checksum of the meta data and of blocks of each file (all if it is small)."""
     total, times = hashlib.sha256(json.dumps(meta, sort_keys=True).encode()), {}
     for key, entry in sorted(meta["arrays"].items()):
         with open(folder / f"{key}.npy", "rb", buffering=0) as file:
@@ -111,7 +111,7 @@ def save(folder: Path, meta: dict) -> None:
 
 
 def write(name: str, arrays: Arrays, meta: dict) -> tuple[dict, Arrays]:
-    """Appears complete or not at all; of two processes that write at once, the second uses the first's."""
+    """Atomic; if two processes write at once, the second uses the result of the first."""
     root().mkdir(parents=True, exist_ok=True)
     tidy(name)
     needed = sum(array.nbytes for array in arrays.values()) + BLOCK * (len(arrays) + 2)

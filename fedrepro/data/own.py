@@ -12,20 +12,15 @@ from fedrepro import own
 from fedrepro.data import cache as files
 from fedrepro.errors import BadInput, bad
 
-MOST_CHANNELS = 4  # of images; where both ends of a shape are larger, it cannot be told which one the channels are
+MOST_CHANNELS = 4  # of images; if both ends of a shape are larger, it is unclear which is the channels
 Pair = tuple[Any, Any]
 _registered: dict[str, dict[str, Any]] = {}  # by `register`, in this process: the fields of a Dataset
 
 
 def register(
-    name: str,
-    *,
-    train: Pair | str | Path,
-    test: Pair | str | Path,
-    writers: Any = None,
-    size: int | None = None,
+    name: str, *, train: Pair | str | Path, test: Pair | str | Path, writers: Any = None, size: int | None = None
 ) -> None:
-    """Data of yours under a name that `Run(data=...)` takes.
+    """Register your own data under a name for `Run(data=...)`.
 
     `train` and `test` are each a pair of tensors or arrays (images, labels), or a folder with one folder of pictures
     per class. Images are N,H,W, N,C,H,W or N,H,W,C, square, uint8 or floating point; rows of features are N,D. Labels
@@ -37,7 +32,7 @@ def register(
     if not isinstance(name, str) or not name.isidentifier():
         raise bad("data", name, "a name of letters, digits and _")
     if name in (*BUILT_IN, *STORED):
-        raise bad("data", name, "another name: fedrepro has a data set that is called this")
+        raise bad("data", name, "another name: fedrepro already has a data set of this name")
     classes = _classes(train, test)
     arrays = {}
     for part, given in (("train", train), ("test", test)):
@@ -100,7 +95,7 @@ def _images(part: str, given: Any) -> np.ndarray:
 
 
 def _copy(given: Any) -> np.ndarray:
-    """What is changed later in the tensor or array changes no run."""
+    """A copy, so that later changes to the tensor or array affect no run."""
     return np.array(given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else given)
 
 
@@ -133,7 +128,7 @@ def _pictures(folder: Path, classes: list[str], size: int | None) -> Pair:
             with Image.open(path) as picture:
                 rgb = picture.convert("RGB")
         except OSError as error:
-            raise BadInput(f"data: {path} is no picture ({error})") from None
+            raise BadInput(f"data: {path} is not a picture ({error})") from None
         images.append(np.asarray(rgb.resize((size, size)) if size else rgb))
         if images[-1].shape != images[0].shape or not (size or rgb.width == rgb.height):
             shown = f"{path} of {rgb.width}x{rgb.height}"
@@ -144,11 +139,12 @@ def _pictures(folder: Path, classes: list[str], size: int | None) -> Pair:
 @cache
 def _packaged() -> dict[str, Any]:
     """Functions of installed packages that return the keywords of `register`."""
-    return own.packaged("data", lambda name, function: callable(function) or _refuse(function))
+    return own.packaged("data", _check_function)
 
 
-def _refuse(function: Any) -> None:
-    raise bad("data", function, "a function that returns the keywords of fedrepro.data.register")
+def _check_function(name: str, function: Any) -> None:
+    if not callable(function):
+        raise bad("data", function, "a function that returns the keywords of fedrepro.data.register")
 
 
 def names() -> list[str]:
@@ -156,13 +152,13 @@ def names() -> list[str]:
 
 
 def described(name: str) -> dict[str, Any]:
-    """The fields of the Dataset; a package's is made at its first use."""
+    """The fields of the Dataset; those of a package are made at first use."""
     if name not in _registered:
         register(name, **_packaged()[name]())
     return _registered[name]
 
 
 def fingerprint(text: str) -> str:
-    """Of the content of data from outside fedrepro; empty for fedrepro's own data sets."""
+    """A checksum of data from outside fedrepro; empty for fedrepro's own data sets."""
     name = text.partition(":")[0]
     return described(name)["provenance"]["sha256"][:16] if name in names() else ""

@@ -82,7 +82,7 @@ def partition(
 
     `samples` is the size of every client; by default the largest equal size, which leaves fewer than
     `clients` samples unused (more for `level`, `dominant` and `shards` if the classes are unbalanced).
-    Two splits have sizes of their own: under `dirichlet_unequal` it is the mean, under `writers` the maximum.
+    Two splits differ: with `dirichlet_unequal` it is the mean size, with `writers` the maximum.
     """
     kind, value = _parse(split, clients)
     total, most = _sizes(kind, len(labels), clients, samples, share)
@@ -97,9 +97,8 @@ def partition(
         return _collect(pool, splits.by_writer(writers[pool], clients, samples, generator), clients)
     classes, label = labels[pool].unique(return_inverse=True)
     if kind == "dirichlet":
-        return _collect(
-            pool, splits.dirichlet(label, len(classes), clients, samples or most, value, generator), clients
-        )
+        owner = splits.dirichlet(label, len(classes), clients, samples or most, value, generator)
+        return _collect(pool, owner, clients)
     supply = label.bincount()
     if kind == "dirichlet_unequal":
         counts = splits.dirichlet_unequal(supply, clients, value, generator)
@@ -190,7 +189,7 @@ def _collect(indices: Tensor, owner: Tensor, clients: int) -> Partition:
 
 
 def _draw(members: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """counts[i] distinct members for each client i in turn, as int32: a hundred thousand clients need many.
+    """counts[i] distinct members for each client i in turn, as int32, because 100,000 clients need many.
 
     They come from one permutation after another: no member is used twice before all have been used once.
     """
@@ -201,7 +200,7 @@ def _draw(members: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor
         turn = turn[held[turn].int().argsort(stable=True)] if held.any() else turn
         end = start + size
         drawn[start:end] = members[turn[: total - start]]
-        if end < total:  # what the client at the seam holds of this permutation comes last in the next one
+        if end < total:  # what the client at the seam already holds comes last in the next permutation
             seam = torch.searchsorted(ends, end, right=True)
             held.zero_()[turn[size - (end - int(ends[seam] - counts[seam])) :]] = True
     return drawn

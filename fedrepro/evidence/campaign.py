@@ -1,6 +1,6 @@
-"""make evidence: trains reproduce/evidence.toml from top to bottom, of each item one seed after the other.
+"""make evidence: trains the runs of reproduce/evidence.toml from top to bottom, and those of an item seed by seed.
 
-What is in the store or in the committed record is not trained again, so it resumes after any interruption and on
+Runs in the store or in the committed record are not trained again, so it resumes after any interruption and on
 another machine: every finished run goes to the record at once. When the budget is spent, notebooks and figures follow.
 """
 
@@ -10,13 +10,12 @@ import signal
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from fedrepro.checks import choose
 from fedrepro.errors import BadInput, bad
-from fedrepro.evidence import driver, spec, tables, tune
+from fedrepro.evidence import driver, schema, spec, tables, tune
 from fedrepro.evidence.record import Known, Record
 from fedrepro.evidence.study import Plan, committed, in_order, results_folder, run_store
 from fedrepro.simulation.progress import progress
@@ -40,7 +39,7 @@ class Item:
     table: str
     scale: str
     seeds: list[int]
-    minutes: float  # CPU minutes per run, as far as anyone knows before the first is done
+    minutes: float  # CPU minutes per run, an estimate until the first is done
     decides: str
     cells: dict[str, str | list[str]] = field(default_factory=dict)
 
@@ -56,7 +55,7 @@ class Item:
         return committed(self.scale, self.table.partition("/")[0])
 
     def pilots(self) -> list[tune.Pilot]:
-        """The runs that tune its methods, where the table is tuned at this scale and nothing is chosen yet."""
+        """The runs that tune its methods, if the table is tuned at this scale and nothing has been chosen yet."""
         table = spec.find(self.table)
         if not table.tune or self.scale not in tune.TUNED:
             return []
@@ -73,22 +72,16 @@ class Item:
         return [run for run in self.runs() if not is_done(self, run, store)]
 
 
+@dataclass(frozen=True)
+class Evidence:
+    item: list[Item]
+
+
 def load(path: Path = LIST) -> list[Item]:
     try:
-        entries = tomllib.loads(path.read_text())["item"]
-        if not isinstance(entries, list):
-            raise KeyError("item")
-    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(f"{path.name}: it must hold a list of [[item]] ({error})") from None
-    known = {f.name for f in fields(Item)}
-    items = []
-    for entry in entries:
-        for key in entry:
-            choose(f"{path.name}: {entry.get('table')}", key, known)
-        if missing := known - {"cells"} - set(entry):
-            raise BadInput(f"{path.name}: {entry.get('table')}: {', '.join(sorted(missing))} is missing")
-        items.append(Item(**entry))
-    return items
+        return schema.parse(Evidence, tomllib.loads(path.read_text()), "", schema.Names()).item
+    except (OSError, tomllib.TOMLDecodeError, BadInput) as error:
+        raise BadInput(f"{path.name}: {error}") from None
 
 
 def seconds(text: str) -> float:
@@ -104,8 +97,8 @@ def is_done(item: Item, run: Run, store: Path) -> bool:
 
 
 def hours_left(item: Item, store: Path, counted: set[str]) -> float:
-    """CPU hours of its runs and pilots that are not counted yet: what the list says per run, then more and more what
-    its finished runs took."""
+    """CPU hours of its runs and pilots that are not counted yet: the estimate per run, averaged with the times of its
+    finished runs."""
     here = [run for run in item.runs() if (store / run.id / "result.json").exists()]
     taken = sum(read_result(store / run.id)[0]["wall_time"] for run in here) / 60
     pilots = {p.run.id for p in item.pilots() if not (store / p.run.id / "result.json").exists()} - counted
@@ -117,7 +110,7 @@ def hours_left(item: Item, store: Path, counted: set[str]) -> float:
 
 
 def status(items: list[Item], store: Path, workers: int) -> str:
-    """One line per item, then what the next hour works on; a run that several items need counts with the first."""
+    """One line per item, then the plan for the next hour; a run that several items need counts with the first."""
     lines, total, next_hour, counted = [f"{'done':>9}  {'CPU h left':>10}  item"], 0.0, [], set()
     for item in items:
         runs, left = item.runs(), hours_left(item, store, counted)
@@ -132,7 +125,7 @@ def status(items: list[Item], store: Path, workers: int) -> str:
 
 @contextlib.contextmanager
 def deadline(budget: float) -> Iterator[None]:
-    """Raises BudgetSpent in the main thread when the time is over; runs under way keep their last checkpoint."""
+    """Stops the block when the time is over; unfinished runs keep their last checkpoint."""
 
     def stop(*_) -> None:
         raise BudgetSpent
@@ -162,14 +155,14 @@ def main(budget: str | None, only_status: bool, workers: int | None, store: Path
 
 
 def train(items: list[Item], store: Path, workers: int) -> None:
-    """One queue over all items, cut only where an item's runs must wait for its tuning."""
-    todo: dict[str, tuple[Run, list[Item]]] = {}  # by run id: the run, and the items of the table that keeps it
+    """All items in one queue, split only where an item's runs must wait for its tuning."""
+    todo: dict[str, tuple[Run, list[Item]]] = {}  # run id -> the run, and the items of its table
     for item in items:
         if pilots := item.pilots():
             _sweep(todo | {pilot.run.id: (pilot.run, []) for pilot in pilots}, store, workers)
             tune.keep(spec.find(item.table), item.scale, pilots, store)
             for one in items:
-                one.__dict__.pop("plan", None)  # its cells take what was chosen
+                one.__dict__.pop("plan", None)  # made again with the chosen settings
             todo = {}
         same_table = [one for one in items if (one.table, one.scale) == (item.table, item.scale)]
         for run in item.todo(store):
@@ -185,17 +178,17 @@ def _sweep(todo: dict[str, tuple[Run, list[Item]]], store: Path, workers: int) -
 
         def keep(run: Run) -> None:
             write(todo[run.id][1], store, draw=False)
-            say(f"  done: {_called(run)}")
+            say(f"  done: {_name(run)}")
 
         sweep(runs, store=store, workers=workers, progress=keep)
 
 
-def _called(run: Run) -> str:
+def _name(run: Run) -> str:
     return f"{run.method} on {run.data.partition(':')[0]}, seed {run.seed} ({run.id})"
 
 
 def write(items: list[Item], store: Path, draw: bool = True) -> int:
-    """The tables of which something is trained: CSV files, record and README; with `draw` notebooks and figures too."""
+    """Write the tables that have a trained run: CSV files, record and README; with `draw` notebooks and figures too."""
     failures, written = [], {}
     for (table, scale), seeds in _tables(items, store).items():
         plan = Plan(table, scale, seeds)
@@ -215,7 +208,7 @@ def write(items: list[Item], store: Path, draw: bool = True) -> int:
 
 
 def _tables(items: list[Item], store: Path) -> dict[tuple[str, str], list[int]]:
-    """(table, scale) -> the seeds of which something is trained."""
+    """(table, scale) -> the seeds that have a trained run."""
     found: dict[tuple[str, str], set[int]] = {}
     for item in items:
         for cell in item.plan.cells:

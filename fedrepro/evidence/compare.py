@@ -34,16 +34,16 @@ def compare(
     store: str | os.PathLike[str] = "runs",
     workers: int | None = None,
 ) -> "Comparison":
-    """Tune every method by the rule of the papers' tables, then train it on the seeds; the method of interest first.
+    """Tune every method by the same rule as in the papers' tables, then train it with each seed.
 
     `setting` holds the fields of Run that all share. `grid` says what pilot runs try ({"lr": [0.03, 0.1]}); `grids`
     gives a method a grid of its own, of the same size ({"fedprox": {"lr": [0.1], "hp.mu": [0.01, 0.1]}}). Pilots use
-    held-out training images and a seed of their own. What the store has is not trained again.
+    held-out training images and a separate seed. Runs in the store are not trained again.
     """
     names = list(dict.fromkeys([method, *baselines]))
     rule = Tuning(dict(grid), {name: dict(own) for name, own in (grids or {}).items()})
     if rule.seed in seeds or not seeds:
-        raise BadInput(f"seeds: {list(seeds)} is not valid; allowed: at least one seed, but {rule.seed}, the pilots'")
+        raise BadInput(f"seeds: {list(seeds)} is not valid; allowed: at least one seed, not {rule.seed}, the pilots'")
     bases = {name: {"rounds": Run.rounds, **setting, "method": name} for name in names}
     pilots = [pilot for name, base in bases.items() for pilot in tune.search(rule, Run(**setting).data, name, base)]
     _train([pilot.run for pilot in pilots], store, workers)
@@ -91,7 +91,7 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """Accuracy with its 95% interval, and by how much the first method is ahead of each other one.
 
-        Differences are paired by seed; the words hold at 5% after Holm's correction for their number."""
+        Differences are paired by seed; "better" and "worse" are significant at 5% after Holm's correction."""
         scores = self.scores
         chosen = self.tried[self.tried.chosen == "yes"].set_index("method")["setting"]
         ahead = [mean_interval(scores.iloc[0] - scores.loc[name]) for name in self.methods[1:]]

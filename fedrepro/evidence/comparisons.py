@@ -1,4 +1,4 @@
-"""The cells of a table, and comparisons of them: numbers that every seed gives, and where a claim puts their mean."""
+"""The cells of a table and comparisons of them: one number per seed, and where a claim puts their mean."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,33 +9,33 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedrepro.evidence.schema import Place
+from fedrepro.evidence.schema import Selection
 
-EQUAL = 1e-12  # of the numbers: they differ by rounding alone
+EQUAL = 1e-12  # relative: smaller differences are rounding
 
 
 class Cells:
-    """The values of one measure: `places` with a label on every axis, `y` and `limit` of shape (seeds, places)."""
+    """The values of one measure: the `labels` of each cell, and `y` and `limit` of shape (seeds, cells)."""
 
     def __init__(self, values: pd.DataFrame, axes: dict[str, list[str]]):
         self.axes, names = axes, list(axes)
-        self.places = pd.DataFrame(values[names].drop_duplicates()).reset_index(drop=True)
-        place = values.groupby(names, sort=False).ngroup()
+        self.labels = pd.DataFrame(values[names].drop_duplicates()).reset_index(drop=True)
+        cell = values.groupby(names, sort=False).ngroup()
         seeds, seed = np.unique(values["seed"], return_inverse=True)
-        self.y, self.limit = np.full((2, len(seeds), len(self.places)), np.nan)
-        self.y[seed, place] = values["value"]
+        self.y, self.limit = np.full((2, len(seeds), len(self.labels)), np.nan)
+        self.y[seed, cell] = values["value"]
         if "limit" in values:
-            self.limit[seed, place] = values["limit"]
+            self.limit[seed, cell] = values["limit"]
 
     def _numbered(self, axes: list[str]) -> np.ndarray:
-        """The places by their labels on these axes, numbered."""
-        return self.places.groupby(axes, sort=False).ngroup().to_numpy() if axes else np.zeros(len(self.places), int)
+        """For each cell, the number of its combination of labels on these axes."""
+        return self.labels.groupby(axes, sort=False).ngroup().to_numpy() if axes else np.zeros(len(self.labels), int)
 
     @cached_property
     def layouts(self) -> list[tuple[tuple[str, ...], np.ndarray]]:
-        """For every set of axes, the fewest first and then those with most labels: the place (-1: none) by their labels
-        and by those of all other axes."""
-        varied, made = self.varied(self.places), []
+        """For every set of axes, smallest sets first, then those with most labels: the cells (-1: none) by labels on
+        these axes (rows) and on all others (columns)."""
+        varied, made = self.varied(self.labels), []
         for size in range(1, len(varied) + 1):
             for chosen in itertools.combinations(varied, size):
                 others = [axis for axis in varied if axis not in chosen]
@@ -45,16 +45,16 @@ class Cells:
                 made.append((chosen, at))
         return sorted(made, key=lambda layout: (len(layout[0]), -len(layout[1])))
 
-    def at(self, where: Place) -> pd.DataFrame:
-        return select(self.places, where)
+    def at(self, where: Selection) -> pd.DataFrame:
+        return select(self.labels, where)
 
-    def varied(self, places: pd.DataFrame) -> list[str]:
-        """The axes on which these places differ."""
-        return [axis for axis in self.axes if len(set(places[axis])) > 1]
+    def varied(self, cells: pd.DataFrame) -> list[str]:
+        """The axes on which these cells differ."""
+        return [axis for axis in self.axes if len(set(cells[axis])) > 1]
 
-    def mean(self, where: Place, among: pd.DataFrame | None = None) -> np.ndarray | None:
-        """Weights of the mean over the places there; None if there are none."""
-        there = np.ones(len(self.places), bool)
+    def mean(self, where: Selection, among: pd.DataFrame | None = None) -> np.ndarray | None:
+        """Weights of the mean over the selected cells; None if there are none."""
+        there = np.ones(len(self.labels), bool)
         for axis, labels in where.items():
             known = self._having[axis]
             there &= np.any([known[label] for label in labels if label in known], axis=0)
@@ -65,31 +65,29 @@ class Cells:
 
     @cached_property
     def _having(self) -> dict[str, dict[str, np.ndarray]]:
-        """axis -> label -> which places have it"""
-        columns = {axis: self.places[axis].to_numpy() for axis in self.axes}
+        """axis -> label -> which cells have it"""
+        columns = {axis: self.labels[axis].to_numpy() for axis in self.axes}
         return {axis: {label: column == label for label in dict.fromkeys(column)} for axis, column in columns.items()}
 
-    def weights(self, by_place: Mapping[int, float]) -> np.ndarray:
-        weights = np.zeros(len(self.places))
-        for place, weight in by_place.items():
-            weights[place] += weight
+    def weights(self, by_cell: Mapping[int, float]) -> np.ndarray:
+        weights = np.zeros(len(self.labels))
+        weights[list(by_cell)] = list(by_cell.values())
         return weights
 
     def total(self, weights: np.ndarray) -> np.ndarray:
-        """What these weights add up to, one number per seed; missed targets elsewhere do not matter."""
+        """The weighted sum of cells, one number per seed; missed targets in other cells do not matter."""
         return self.y[:, weights != 0] @ weights[weights != 0]
 
-    def panels(self, where: Place, axis: str) -> Iterator[tuple[str, dict[str, int]]]:
-        """For every combination of the other axes: its name, and place by label on `axis`, in the axis's order."""
-        places = self.at(where)
-        for key, group in _groups(places, [other for other in self.varied(places) if other != axis]):
+    def panels(self, where: Selection, axis: str) -> Iterator[tuple[str, dict[str, int]]]:
+        """For every combination of the other axes: its name, and the cells by label on `axis`, in the axis's order."""
+        cells = self.at(where)
+        for key, group in _groups(cells, [other for other in self.varied(cells) if other != axis]):
             at = dict(zip(group[axis], group.index, strict=True))
             yield " ".join(key), {label: at[label] for label in self.axes[axis] if label in at}
 
-    def each(self, where: Place, axes: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Name and places of every combination of labels on these axes; all of them without any axis."""
-        places = self.at(where)
-        for key, group in _groups(places, list(axes)):
+    def each(self, where: Selection, axes: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+        """The name and cells of every combination of labels on these axes; without axes, all cells."""
+        for key, group in _groups(self.at(where), list(axes)):
             yield name_of({axis: (label,) for axis, label in zip(axes, key, strict=True)}), group
 
 
@@ -100,8 +98,8 @@ def select(table: pd.DataFrame, where: Mapping[str, str | Sequence[object]]) -> 
     return table
 
 
-def _groups(places: pd.DataFrame, axes: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
-    groups: Any = places.groupby(axes, sort=False) if axes else [((), places)]
+def _groups(cells: pd.DataFrame, axes: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+    groups: Any = cells.groupby(axes, sort=False) if axes else [((), cells)]
     yield from groups
 
 
@@ -112,10 +110,10 @@ class Comparison:
     what: str
     numbers: np.ndarray
     used: np.ndarray  # which cells
-    weights: np.ndarray | None  # that make the numbers; None if they are no weighted sum
+    weights: np.ndarray | None  # of the cells; None if the numbers are not a weighted sum
     low: float = 0.0
     high: float = np.inf
-    unit: str | None = None  # another than the measure's
+    unit: str | None = None  # if it differs from the measure's
 
 
 def linear(cells: Cells, what: str, weights: np.ndarray, **region) -> Comparison:
@@ -126,14 +124,14 @@ def linear(cells: Cells, what: str, weights: np.ndarray, **region) -> Comparison
     return Comparison(what.strip(), numbers, used, weights, **region)
 
 
-def nonlinear(cells: Cells, what: str, numbers: np.ndarray, places: Iterable[int], **region) -> Comparison:
-    """Numbers without a unit that are made of these places, and not as a weighted sum."""
-    used = np.isin(np.arange(len(cells.places)), list(places))
-    return Comparison(what.strip(), numbers, used, None, unit="", **region)
+def nonlinear(cells: Cells, what: str, numbers: np.ndarray, used: Iterable[int], **region) -> Comparison:
+    """Numbers without a unit that are computed from these cells, but not as a weighted sum."""
+    mask = np.isin(np.arange(len(cells.labels)), list(used))
+    return Comparison(what.strip(), numbers, mask, None, unit="", **region)
 
 
 def slope(labels: Iterable[str]) -> np.ndarray:
-    """Weights of the least-squares slope over the labels' numbers, or over their places in the order."""
+    """Weights of the least-squares slope over the labels as numbers, or over their positions."""
     labels = list(labels)
     try:
         x = np.array([float(label) for label in labels])
@@ -144,12 +142,12 @@ def slope(labels: Iterable[str]) -> np.ndarray:
 
 
 def around(value: float, margin: float) -> dict[str, float]:
-    """The region of a claim: a number, within a margin."""
+    """The region of a claim: a number plus or minus a margin."""
     return {"low": value - margin, "high": value + margin}
 
 
 def minus(better: str, worse: str, sign: float) -> str:
-    """The difference that is positive where the claim holds: of costs, the other one's minus the winner's."""
+    """The name of the difference that is positive if the claim holds: for costs, worse minus better."""
     return f"{better} − {worse}" if sign > 0 else f"{worse} − {better}"
 
 

@@ -1,7 +1,7 @@
-"""The comparisons of a claim by the cells that they weigh: what a verdict's effects are about, ours and the paper's.
+"""The cells behind each effect of a verdict, ours and the paper's.
 
-A verdict has numbers and words. The forest plot, the matrix of methods and the notes need to know more of each
-effect: which cells it takes with which weight, the runs of these cells, and the same difference of the paper's numbers.
+The forest plot, the matrix of methods and the notes need more than a verdict's numbers and words: the cells of each
+comparison with their weights, the runs of these cells, and the same difference in the paper's numbers.
 """
 
 import math
@@ -18,14 +18,13 @@ from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.study import Plan, Study
 from fedrepro.evidence.verdict import Effect, Part, Untrained
 
-ACCURACIES = ("accuracy", "ema_accuracy", "personal_accuracy")
 LEVELS = (measures.Final, measures.Best, measures.Mean, measures.AtRound, measures.WithinBudget)  # an accuracy itself
 Labels = tuple[tuple[str, str], ...]  # of a cell: (axis, label) for every axis
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """One comparison: its cells with their weights (NaN where it is no weighted sum), and the effect if measured."""
+    """One comparison: its cells with their weights (NaN if it is not a weighted sum), and the effect if measured."""
 
     claim: Claim
     statement: statements.Statement
@@ -43,18 +42,18 @@ class Contrast:
 
     @cached_property
     def cells(self) -> tuple:
-        """What is compared, whichever claim does so: the measure, and the cells with their weights."""
+        """What is compared, regardless of the claim: the measure, and the cells with their weights."""
         return self.measure.name, *sorted((labels, f"{weight:.9g}") for labels, weight in self.weights.items())
 
     @property
     def sides(self) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-        """The cells that are added, and those that are taken off."""
+        """The cells with positive weights, and those with negative ones."""
         plus, minus = ([dict(at) for at, w in self.weights.items() if w * sign > 0] for sign in (1, -1))
         return plus, minus
 
     @property
     def is_main(self) -> bool:
-        """Whether it says which of two is more accurate."""
+        """Whether it compares accuracies."""
         return type(self.statement) in (statements.Best, statements.Compare) and is_accuracy(self.measure)
 
     def shown(self, value: float, half: float | None = None) -> str:
@@ -64,7 +63,7 @@ class Contrast:
 
     @property
     def display(self) -> tuple[float, str]:
-        """Factor and unit in which a person reads it."""
+        """The factor and unit to show it in."""
         times, unit = (100.0, "points") if is_accuracy(self.measure) else (1.0, self.measure.unit)
         if isinstance(self.statement, statements.Saving):
             return 100.0, "%"
@@ -78,17 +77,17 @@ class Contrast:
 def is_accuracy(measure: Measure) -> bool:
     """Whether its values are accuracies, as fractions."""
     kinds = isinstance(measure, LEVELS) and not isinstance(measure, measures.Gain)
-    return kinds and measure.column in ACCURACIES and not measure.unit
+    return kinds and measure.column in measures.ACCURACIES and not measure.unit
 
 
 def value_text(measure: Measure, value: float, half: float | None = None) -> str:
-    """A measured or reported number as a person reads it: `47.1 ± 0.3%`."""
+    """A measured or reported number for readers: `47.1 ± 0.3%`."""
     times, unit = (100.0, "%") if is_accuracy(measure) else (1.0, f" {measure.unit}" if measure.unit else "")
     return with_interval(times * value, half and times * half) + unit
 
 
 def with_interval(value: float, half: float | None, sign: str = "") -> str:
-    """`+1.83 ± 0.54`: two digits of the half-width, and as many decimals of the value; without any three, or four."""
+    """`+1.83 ± 0.54`: two digits of the half-width, as many decimals of the value; without it, three or four digits."""
     if not half or not math.isfinite(half):
         return f"{value:{sign}.{3 if sign else 4}g}".replace("-", "−")
     decimals = min(max(1 - math.floor(math.log10(half)), 0), 6)
@@ -96,7 +95,7 @@ def with_interval(value: float, half: float | None, sign: str = "") -> str:
 
 
 def measured(study: Study, claim: Claim, untrained: Untrained | None = None) -> list[Contrast]:
-    """Every effect of a claim's verdict; `untrained=()` also has those of panels in which nothing is trained yet."""
+    """Every effect of a claim's verdict; with `untrained=()` also those of panels that are not trained yet."""
     table = study.table
     known = study.values, study.axes, study.measures, table.reported_rows()
     if untrained is None:
@@ -111,14 +110,14 @@ def measured(study: Study, claim: Claim, untrained: Untrained | None = None) -> 
 
 
 def planned(plan: Plan, claim: Claim) -> list[Contrast]:
-    """What a claim would compare if every cell of the plan were there; its numbers mean nothing."""
+    """What a claim would compare if every cell of the plan were measured; the numbers mean nothing."""
     labels = [cell.labels for cell in plan.cells]
     rows = [{**at, "measure": name, "seed": 0, "value": 1.0} for name in plan.measures for at in labels]
     return _of_values(plan, claim, pd.DataFrame(rows))
 
 
 def reported(plan: Plan, claim: Claim) -> list[Contrast]:
-    """The same comparisons of the paper's numbers, where it prints one for every cell that a comparison takes."""
+    """The same comparisons with the paper's numbers, where it prints one for every cell of the comparison."""
     rows, printed = [], plan.table.reported_rows()
     for cell in plan.cells:
         for row in printed:
@@ -143,7 +142,7 @@ def _contrast(claim: Claim, part: Part, made: Comparison, effect: Effect | None 
     assert part.cells is not None
     weights = {}
     for i in [int(i) for i in made.used.nonzero()[0]]:
-        labels = tuple((axis, str(part.cells.places.loc[i, axis])) for axis in part.cells.axes)
+        labels = tuple((axis, str(part.cells.labels.loc[i, axis])) for axis in part.cells.axes)
         weights[labels] = float("nan") if made.weights is None else float(made.weights[i])
     number = float(made.numbers.mean()) if effect is None else effect.mean
     return Contrast(claim, part.statement, part.measure, weights, made.what, made.unit, number, effect)
@@ -151,7 +150,6 @@ def _contrast(claim: Claim, part: Part, made: Comparison, effect: Effect | None 
 
 def runs_of(study: Study, contrast: Contrast) -> list[str]:
     """The ids of the runs behind a comparison."""
-    cells = {labels for labels in contrast.weights}
-    taken = [cell for cell in study.cells if tuple(cell.labels.items()) in cells]
+    taken = [cell for cell in study.cells if tuple(cell.labels.items()) in contrast.weights]
     runs = [cell.run(seed) for cell in taken for seed in study.seeds]
     return [run.id for run in runs if study.source.has(run)]

@@ -1,4 +1,4 @@
-"""The driver of `make reproduce-<paper>`: trains what is missing, executes notebooks, writes results, sums them up."""
+"""`make reproduce-<paper>`: trains what is missing, executes notebooks, writes results and prints a summary."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from fedrepro.simulation.store import check_root
 from fedrepro.simulation.sweep import sweep
 
 MOST_LEADS = 4  # lines per table of the summary
-LOCAL = "local"  # in the results folder, and not tracked: what a person's own runs gave
+LOCAL = "local"  # a subfolder of the results, not tracked by git: the user's own
 STYLED = re.compile(r"\bT_[0-9a-f]{5}(?=[_\W])")  # pandas' random name of a table
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -63,7 +63,7 @@ def _plans(paper: str, scale: str, seeds, workers, table: str | None) -> list[Pl
 
 
 def kept(folder: Path, names: Sequence[str]) -> list[Study]:
-    """The tables that an earlier command left in a folder, but for those with these names."""
+    """The tables that an earlier command left in a folder, except those with these names."""
     record = Record(folder)
     record.refuse_damage()
     return [study for study in recorded(record) if study.table.name not in names]
@@ -80,14 +80,14 @@ def make(plan: Plan, known: Known, folder: Path, workers: int | None = None) -> 
 
 
 def judged(plan: Plan, known: Known) -> Study:
-    """The study of a plan, its claims judged: what fails, fails here."""
+    """The study of a plan, with its claims judged: errors appear here."""
     study = Study(plan.loaded, plan.scale, plan.seeds, known)
     study.verdicts  # noqa: B018
     return study
 
 
 def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
-    """Run a notebook with papermill on what is trained; executed copy, HTML and figure go to a folder of results."""
+    """Run a table's notebook with papermill; the executed copy, HTML and figure go to a folder of results."""
     import nbformat
     import papermill
     from traitlets.config import Config
@@ -115,8 +115,8 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
 
 
 def _tidy(executed) -> None:
-    """No paths of this machine, no clocks and no random names, so that the same results are the same file; of a
-    progress bar only what stood there last."""
+    """Remove paths of this machine, times and random names, so that equal results give equal files; of a progress bar
+    keep only its last state."""
     known = executed.metadata.papermill
     executed.metadata.papermill = {key: known[key] for key in ("parameters", "version")}
     names = {}
@@ -141,7 +141,7 @@ def _tidy(executed) -> None:
 
 
 def _joined(outputs: list) -> list:
-    """What was printed piece by piece, as a progress bar is, in one piece."""
+    """Consecutive pieces of printed text, such as a progress bar's, joined."""
     joined = []
     for output in outputs:
         if output.output_type == "stream" and joined and joined[-1].get("name") == output.name:
@@ -152,26 +152,26 @@ def _joined(outputs: list) -> list:
 
 
 def _summary(studies: list[Study], known: Known) -> list[str]:
-    """Each table's fresh verdicts, beside those that are committed at the strongest scale; then the totals."""
+    """Each table's new verdicts, beside those committed at the largest scale; then the totals."""
     fresh, paper = _counts(studies), studies[0].table.paper
-    strongest = filter(None, (recorded(committed(scale, paper)) for scale in reversed(spec.SCALES)))
-    strong = [study for study in next(strongest, []) if study.table.name in fresh]
-    beside, lines = _counts(strong), []
+    largest = filter(None, (recorded(committed(scale, paper)) for scale in reversed(spec.SCALES)))
+    best = [study for study in next(largest, []) if study.table.name in fresh]
+    beside, lines = _counts(best), []
     for study in studies:
         name = study.table.name
         lines += [f"{name:28} {_listed(fresh[name])}", *_leads(study)]
         if name in beside:
             lines.append(f"{'  committed':28} {_listed(beside[name])}")
     lines.append(f"claims at {_at(studies)}: {_listed(sum(fresh.values(), Counter()))}")
-    if strong:
-        lines.append(f"committed at {_at(strong)}: {_listed(sum(beside.values(), Counter()))}")
+    if best:
+        lines.append(f"committed at {_at(best)}: {_listed(sum(beside.values(), Counter()))}")
     else:
         lines.append("nothing of this is committed yet: `make evidence` trains it")
     return [*lines, *_compared(studies, known)]
 
 
 def _leads(study: Study) -> list[str]:
-    """How far methods are ahead of the reference in accuracy, beside the paper's numbers: one seed shows that much."""
+    """How far methods are ahead of the reference in accuracy, beside the paper's numbers."""
     rows = {row.name: row for row in reversed(forest.rows(study)) if row.against_reference}
     lines = []
     for name, row in list(reversed(rows.items()))[:MOST_LEADS]:
@@ -192,7 +192,7 @@ def _at(studies: list[Study]) -> str:
 
 
 def _compared(studies: list[Study], known: Known) -> list[str]:
-    """How many of the runs that are in the store and in the committed record have one digest."""
+    """How many runs have the same digest in the store and in the committed record."""
     runs = {run.id: run for study in studies for run in study.runs()}
     recorded = [run for id_, run in runs.items() if id_ in known.record.runs]
     here = [run for run in recorded if known.stored(run)]

@@ -1,7 +1,8 @@
-"""An executed notebook as a web page that needs no network: formulas are MathML, no script comes from elsewhere."""
+"""An executed notebook as a web page that needs no network: formulas are MathML, and nothing is loaded from outside."""
 
 from html import escape
 from pathlib import Path
+from typing import Literal
 
 from latex2mathml.converter import convert
 
@@ -20,11 +21,11 @@ math[display=block] { margin: .8em 0; font-size: 1.1em; }
 .jp-RenderedHTMLCommon, .jp-OutputArea-output { overflow-x: auto; }
 </style>
 {%- endblock -%}"""
-ENVIRONMENTS = {"equation": ""}  # of display, which latex2mathml does not know
+ENVIRONMENTS = {"equation": ""}  # display environments unknown to latex2mathml
 
 
 def _exporter():
-    """nbconvert is imported only where a notebook has to be converted: it takes a second."""
+    """nbconvert takes a second to import: only when a notebook has to be converted."""
     from jinja2 import pass_context
     from nbconvert import HTMLExporter
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
@@ -52,17 +53,16 @@ def _exporter():
     return exporter
 
 
-def mathml(formula: str, display: str) -> str:
-    """A formula of TeX; as it stands where it cannot be read."""
+def mathml(formula: str, display: Literal["block", "inline"]) -> str:
+    """A TeX formula as MathML; unchanged if it cannot be parsed."""
     try:
-        known = formula.replace("{aligned}", "{align*}")
-        return convert(known, display="block" if display == "block" else "inline")
+        return convert(formula.replace("{aligned}", "{align*}"), display=display)
     except Exception:  # its own errors have no common base
         return f"<code>{escape(formula)}</code>"
 
 
 def web_page(executed: Path) -> Path | None:
-    """An executed notebook as HTML beside it, made if it is not there or older; None without the notebook."""
+    """Convert an executed notebook to HTML beside it, unless that is up to date; None without the notebook."""
     if not executed.exists():
         return None
     page = executed.with_suffix(".html")

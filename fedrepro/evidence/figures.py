@@ -30,18 +30,18 @@ LABELS = {
     "flops": "operations of all clients so far",
     "round_time": "time of a round (s)",
 }
-MIB = {"bytes", "paper_bytes"}
+IN_MIB = {"bytes", "paper_bytes"}  # columns shown in MiB
 
 
 def style() -> None:
-    """Colour-blind safe, large enough for a projector, in a font that matplotlib brings along."""
+    """Safe for colour-blind readers, large enough for a projector, in a font that comes with matplotlib."""
     sns.set_theme(style="whitegrid", context="talk", font_scale=0.75, palette="colorblind", font="DejaVu Sans")
-    plt.rcParams["svg.hashsalt"] = "fedrepro"  # the same figure is the same file
+    plt.rcParams["svg.hashsalt"] = "fedrepro"  # equal figures are equal files
 
 
 def interval(values) -> tuple[float, float]:
-    """The 95% interval of the mean that the tables show, for seaborn's error bars; of what is never negative it is
-    drawn from zero on."""
+    """The 95% interval of the mean, as in the tables, for seaborn's error bars; clipped at zero if no value is
+    negative."""
     mean, half = mean_interval(values)
     low, high = mean - (half or 0), mean + (half or 0)
     return (max(low, 0.0) if min(values) >= 0 else low), high
@@ -59,7 +59,7 @@ def _data(name: str) -> str:
 
 
 def note(study: Study, figure, measures: list[str] | None = None, more: str = "") -> None:
-    """Every figure says what it is: scale, data, seeds."""
+    """State scale, data and seeds below the figure."""
     data = sorted({_data(cell.run(study.seeds[0]).data) for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
     if any(study.of(measure)["value"].isna().any() for measure in measures or []):
@@ -89,7 +89,7 @@ def curves(
     `col` and `row` may each be several axes: a panel for every combination of their labels."""
     style()
     table = select(study.rounds, where or {}).copy()
-    for column in MIB & {x, y}:
+    for column in IN_MIB & {x, y}:
         table[column] /= 2**20
     columns, rows = _combinations(study, col), _combinations(study, row)
     size = (1.5 + 6 * len(columns), 4.6 * len(rows))
@@ -109,21 +109,20 @@ def curves(
 
 
 def _combinations(study: Study, axes: str | list[str] | None) -> list[dict[str, str]]:
-    """Every combination of the labels of these axes; without axes, the one that holds everywhere."""
+    """Every combination of the labels of these axes; without axes, a single empty one."""
     keys = [axes] if isinstance(axes, str) else axes or []
     return [dict(zip(keys, labels, strict=True)) for labels in itertools.product(*(study.axes[key] for key in keys))]
 
 
 def titled(study: Study, labels: dict[str, str]) -> str:
-    """Numbers need their axis's name beside them."""
+    """Labels as a title; numbers with the name of their axis."""
     named = {axis: f"{axis_name(study, axis)} = {label}" for axis, label in labels.items()}
     numeric = {axis: label.replace(".", "", 1).isdigit() for axis, label in labels.items()}
     return ", ".join(named[axis] if numeric[axis] else label for axis, label in labels.items())
 
 
 def _panels(study: Study, measures: list[str] | None, col: str | list[str] | None) -> tuple[plt.Figure, list[tuple]]:
-    """A figure with a panel for each measure, at most three in a row; with several labels of `col` a row for each
-    measure.
+    """A panel for each measure, at most three per row; with several labels of `col`, one row per measure
     -> the figure, and (measure, labels, axes) of every panel."""
     names, labels = measures or list(study.measures), _combinations(study, col)
     columns = len(labels) if len(labels) > 1 else min(len(names), 3)
@@ -211,16 +210,15 @@ def ranking(study: Study, measure: str, y: str = "method", hue: str | None = Non
 def heatmap(
     study: Study, measure: str, rows: str | list[str], columns: str, by_row=False, mark_best=False, fmt: str = ".3f"
 ):
-    """Mean over seeds of a measure on two axes (`rows` may be several, of which the paper's table has some): ours, and
-    the paper's where it gives them.
+    """Mean over seeds of a measure on two axes (`rows` may be several): ours, and the paper's if it gives them.
 
-    `by_row` shades by the rank within a row, panel below panel; `mark_best` frames the paper's best cell of each row.
+    `by_row` shades by rank within a row, one panel below the other; `mark_best` frames the paper's best cell per row.
     """
     style()
     keys = [rows] if isinstance(rows, str) else rows
     shown = {f"ours ({study.scale})": _grid(study, study.of(measure), keys, study.axes, columns)}
     if any(row["measure"] == measure for row in study.table.reported_rows()):
-        shown["the paper (its own scale)"] = _reported(study, study.loaded, measure, keys, columns)  # in its own names
+        shown["the paper (its own scale)"] = _reported(study, study.loaded, measure, keys, columns)  # in its own words
     heights = [1.6 + 0.5 * len(table) for table in shown.values()]
     if by_row:
         figure, axes = plt.subplots(len(shown), 1, figsize=(11, sum(heights)), squeeze=False, height_ratios=heights)
@@ -247,7 +245,7 @@ def _reported(study: Study, names: Table, measure: str, rows: list[str], columns
 
 
 def _grid(study: Study, values: pd.DataFrame, rows: list[str], axes: dict, columns: str) -> pd.DataFrame:
-    """The values by those of the axes `rows` that the values have, and by the axis `columns`."""
+    """The values by the axes `rows`, as far as the values have them, and by the axis `columns`."""
     known = [key for key in rows if key in values]
     names = " and\n".join(axis_name(study, key) for key in known)
     order = [" ".join(labels) for labels in itertools.product(*(axes[key] for key in known))]
@@ -277,7 +275,7 @@ def _partition(study: Study, clients: int) -> pd.DataFrame:
 
 
 def split(study: Study, clients: int = 12):
-    """How the classes fall on the first clients."""
+    """How the classes are divided among the first clients."""
     style()
     if (counts := _partition(study, clients)).shape[1] > 20:
         starts = range(0, counts.shape[1], 10)

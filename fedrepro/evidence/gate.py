@@ -1,8 +1,8 @@
 """The regime gate: nothing about accuracy is judged before a table's reference method is trained.
 
-Trained means (a) its accuracy is at least a stated share of what the same network reaches when the pooled data are
-trained centrally with the same recipe, and (b) its curve is flat: over the last third of the rounds it rose by no more
-than a stated part of its accuracy.
+Trained means (a) its accuracy is at least a stated share of what the same network reaches by central training on the
+pooled data with the same recipe, and (b) its curve is flat: over the last third of the rounds it rose by no more than a
+stated part of its accuracy.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ RECIPE = ("data", "model", "batch", "lr", "momentum", "weight_decay", "clip", "a
 
 @dataclass(frozen=True)
 class Rule:
-    """`[gate]` of a table: its reference cell in every panel, and what it takes to be called trained."""
+    """`[gate]` of a table: its reference cell in every panel, and when that counts as trained."""
 
     reference: dict[AxisName, Label]
     share: float = 0.7  # of the central accuracy
@@ -36,7 +36,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Gate:
-    """One panel of a table: how far its reference came."""
+    """One panel of a table: how well its reference is trained."""
 
     panel: dict[str, str]
     rule: Rule
@@ -75,7 +75,7 @@ def judge(panel: dict[str, str], rule: Rule, reference: Sequence[list[dict]], po
 
 
 def _window(rows: list[dict], start: float, end: float) -> float:
-    """Mean accuracy over the tests between two parts of the run; the last test before, where there is none."""
+    """Mean accuracy over the tests between two fractions of the run; if there is none, the last test before."""
     tests = [(row["round"] / len(rows), row["accuracy"]) for row in rows if row["accuracy"] == row["accuracy"]]
     inside = [accuracy for at, accuracy in tests if start < at <= end]
     return float(np.mean(inside or [accuracy for at, accuracy in tests if at <= end][-1:] or [tests[0][1]]))

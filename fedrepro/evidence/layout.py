@@ -9,10 +9,10 @@ from pandas.io.formats.style import Styler
 
 from fedrepro.checks import choose
 from fedrepro.evidence import figures, tables
+from fedrepro.evidence.measures import ACCURACIES
 from fedrepro.evidence.study import Study, by_labels
 from fedrepro.simulation.metrics import mean_interval
 
-ACCURACIES = ("accuracy", "ema_accuracy", "personal_accuracy")  # kept as shares, printed in percent
 NONE = "–"
 
 
@@ -24,26 +24,26 @@ def paper_table(
 ) -> Styler:
     """The paper's numbers in rows and columns, as it prints them, and ours beside each; accuracies in percent.
 
-    `measures`: by default all that the paper reports. `across`: the axes whose labels are columns, the outermost first;
-    by default the last one of several. "measure" may be among them, and is put first if it is not. The other axes go
-    down, first those that `down` names.
+    `measures`: by default all that the paper reports. `across`: the axes whose labels are columns, outermost first; by
+    default the last axis if there are several. It may include "measure", which otherwise comes first. The other axes
+    are rows, beginning with those in `down`.
     """
     reported = study.table.reported_rows()
-    told = [name for name in study.measures if any(row["measure"] == name for row in reported)]
-    shown = _list("measures", measures or told or list(study.measures), list(study.measures))
+    printed = [name for name in study.measures if any(row["measure"] == name for row in reported)]
+    shown = _list("measures", measures or printed or list(study.measures), list(study.measures))
     axes = list(study.axes)
     across = _list("across", axes[1:][-1:] if across is None else across, [*axes, "measure"])
     across = across if "measure" in across else ["measure", *across]
     down = [axis for axis in dict.fromkeys([*_list("down", down, axes), *axes]) if axis not in across]
     ours = {tuple(at.values()): rows["value"].tolist() for at, rows in by_labels(study.values, ["measure", *axes])}
-    paper = study.table.choices("paper")  # its order first, then what only we have
+    paper = study.table.choices("paper")  # in its order, then what only we have
     order = {axis: list(dict.fromkeys([*paper[axis], *labels])) for axis, labels in study.axes.items()}
     order["measure"] = shown
     rows, columns = (list(itertools.product(*(order[axis] for axis in some))) for some in (down, across))
     lines: list[list[str]] = [[] for _ in rows]
-    for (line, row), column in itertools.product(zip(lines, rows, strict=True), columns):
-        labels = dict(zip([*down, *across], [*row, *column], strict=True))
-        theirs = (said for said in reported if all(said.get(k) in (None, v) for k, v in labels.items()))
+    for (line, left), top in itertools.product(zip(lines, rows, strict=True), columns):
+        labels = dict(zip([*down, *across], [*left, *top], strict=True))
+        theirs = (row for row in reported if all(row.get(k) in (None, v) for k, v in labels.items()))
         key = tuple(labels[axis] for axis in ("measure", *axes))
         line += _theirs(study, next(theirs, None)), _ours(study, labels["measure"], ours.get(key))
     sides = [(*column, side) for column in columns for side in ("paper", tables.ours(study))]
@@ -60,7 +60,7 @@ def paper_table(
 
 
 def _beside(study: Study) -> dict[str, str]:
-    """Rows and columns are the paper's, with what we use instead: "CIFAR-10 (ours: Fashion-MNIST)"."""
+    """The paper's labels, with what we use instead: "CIFAR-10 (ours: Fashion-MNIST)"."""
     return {name: f"{label} (ours: {name.removesuffix(f' for {label}')})" for label, name in study.table.names.items()}
 
 

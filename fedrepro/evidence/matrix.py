@@ -8,7 +8,7 @@ from fedrepro.evidence.fragments import css_class, mark
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Differences in accuracy with their interval and state; each leads to its runs."""
+    """Differences in accuracy with their interval and state, each linked to its runs."""
     pairs = [(row, row.pair) for row in rows if row.pair]
     if not pairs:
         return ""

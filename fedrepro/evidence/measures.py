@@ -9,12 +9,13 @@ import pandas as pd
 
 from fedrepro.checks import choose
 from fedrepro.errors import BadInput, bad
-from fedrepro.evidence.schema import Place, Tagged, matches
+from fedrepro.evidence.schema import Selection, Tagged, matches
 from fedrepro.simulation import metrics
 from fedrepro.simulation.units import UNITS
 
 NAN = float("nan")
-LEARNED = ("accuracy", "ema_accuracy", "personal_accuracy", "loss")  # columns that say how well something is trained
+ACCURACIES = ("accuracy", "ema_accuracy", "personal_accuracy")
+LEARNED = (*ACCURACIES, "loss")  # columns that depend on training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +26,22 @@ class Measure(Tagged):
     column: str  # of a run's rounds
     unit: str = ""  # one of simulation/units.py, which has the factors
     better: Literal["higher", "lower"] = "higher"
-    seedless: bool | Place = False  # the same with every seed: everywhere, or at these labels
+    seedless: bool | Selection = False  # the same with every seed: everywhere, or for these cells
 
     def __post_init__(self):
         choose("unit", self.unit, UNITS)
 
     def value(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
-        """The number of a run at these labels; NaN where a target was missed or a budget is below one round."""
+        """The number of a run with these labels; NaN if a target was missed or the budget is below one round."""
         raise NotImplementedError
 
     def limit(self, rounds: pd.DataFrame) -> float:
-        """What a run had spent on the way to a target when it stopped."""
+        """What a run had spent when it stopped, if the measure has a target."""
         return NAN
 
     @property
     def learned(self) -> bool:
-        """Whether it says how well, or how soon, something is trained."""
+        """Whether it depends on how well, or how fast, training goes."""
         return self.column in LEARNED
 
     @property
@@ -58,7 +59,7 @@ class Final(Measure, kind="final"):
 
 
 class Total(Final, kind="total"):
-    """Of a column that adds up, such as bytes."""
+    """For cumulative columns such as bytes."""
 
 
 class Best(Measure, kind="best"):
@@ -68,7 +69,7 @@ class Best(Measure, kind="best"):
 
 @dataclass(frozen=True, kw_only=True)
 class Mean(Measure, kind="mean"):
-    window: int | None = None  # of the last rounds; of all without it
+    window: int | None = None  # number of last rounds; default: all
 
     def value(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
         return float(_tail(rounds, self.column, self.window).mean()) * self.times
@@ -109,14 +110,14 @@ class Drop(Gain, kind="drop"):
 class Target:
     """The accuracy to reach at some cells."""
 
-    where: Place
+    where: Selection
     target: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToTarget(Measure, kind="to_target"):
     target: float = NAN
-    targets: list[Target] = field(default_factory=list)  # the first that applies goes before `target`
+    targets: list[Target] = field(default_factory=list)  # the first that applies overrides `target`
     of: str = "accuracy"
 
     def __post_init__(self):
@@ -141,7 +142,7 @@ class ToTarget(Measure, kind="to_target"):
 
 @dataclass(frozen=True, kw_only=True)
 class WithinBudget(Measure, kind="within_budget"):
-    spend: str  # the column of what is limited
+    spend: str  # the column that is limited
     budget: str  # with its unit: "50 GiB"
 
     def __post_init__(self):
@@ -160,7 +161,7 @@ def _column(rounds: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _known(values: np.ndarray) -> np.ndarray:
-    """Without the rounds that were not tested."""
+    """The values of tested rounds."""
     return values[~np.isnan(values)]
 
 

@@ -1,4 +1,4 @@
-"""reproduce/<paper>/note.md -> results/<paper>.md: prose by hand, in which the build fills in every number.
+"""reproduce/<paper>/note.md -> results/<paper>.md: handwritten prose, in which the build fills in every number.
 
 A placeholder is `{{kind key=value ...}}`, such as `{{verdict scale=cpu claim=dfl-c14}}`; see docs/add-a-paper.md.
 What has not been measured reads "not run yet"; `[[text || otherwise]]` is the text if anything in it is measured. The
@@ -19,6 +19,7 @@ from fedrepro.checks import choose
 from fedrepro.errors import BadInput
 from fedrepro.evidence import contrasts, spec
 from fedrepro.evidence.claims import Claim
+from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.contrasts import Contrast
 from fedrepro.evidence.study import Plan, Study
 from fedrepro.evidence.table import Table
@@ -50,8 +51,8 @@ class Filler:
 
     def __init__(self, tables: Sequence[Table], studies: Studies):
         self.studies, self.tables = studies, {table.name: table for table in tables}
-        self.measurements = 0  # that were filled in so far
-        self.compared: dict[str, tuple] = {}  # scale -> table and cells of the first comparison that was filled in
+        self.measurements = 0  # filled in so far
+        self.compared: dict[str, tuple] = {}  # scale -> table and cells of the first comparison filled in
         self.homes = {claim.id: name for name, table in self.tables.items() for claim in table.claims()}
         self.plan = cache(lambda table, scale: Plan(self.tables[table], scale))
         self.planned, self.printed = cache(_of_claim(contrasts.planned)), cache(_of_claim(contrasts.reported))
@@ -71,7 +72,7 @@ class Filler:
                 raise BadInput(f"{shown}: {' '.join(found[0].split())}: {error}") from None
 
         def chosen(found: re.Match) -> str:
-            """The text if something in it is measured, else what stands behind ||; both must be right."""
+            """The text if something in it is measured, else the part after ||; both must be valid."""
             text, _, otherwise = found[1].partition("||")
             before = self.measurements
             text, measured = PLACEHOLDER.sub(filled, text), self.measurements > before
@@ -82,11 +83,11 @@ class Filler:
         return re.sub(r"\n{3,}", "\n\n", text)
 
     def text(self, content: str) -> str:
-        """What `kind key=value ...` reads."""
+        """The text for `kind key=value ...`."""
         try:
             kind, *words = shlex.split(content) or [""]
         except ValueError as error:
-            raise BadInput(f"{error}; values with blanks stand in double quotes") from None
+            raise BadInput(f"{error}; put values with blanks in double quotes") from None
         function, needed, optional, labelled = KINDS[choose("placeholder", kind, KINDS)]
         given = dict(self._pair(word) for word in words)
         for key in needed:
@@ -96,9 +97,8 @@ class Filler:
         if labels and not labelled:
             raise BadInput(f"{next(iter(labels))}: is not a key; allowed: {', '.join((*needed, *optional))}")
         found = function(self, given, labels)
-        self.measurements += (
-            found is not None and kind not in ("reported", "runs", "seeds") and given.get("scale") != REPORTED
-        )
+        measured = kind not in ("reported", "runs", "seeds") and given.get("scale") != REPORTED
+        self.measurements += measured and found is not None
         return MISSING.get(kind, NOT_RUN) if found is None else found
 
     @staticmethod
@@ -123,7 +123,7 @@ class Filler:
 
     @staticmethod
     def _labels(plan: Plan, labels: Given) -> Given:
-        """As this scale names them; each must be on its axis."""
+        """The labels as named at this scale; each must be on its axis."""
         named = {}
         for axis, label in labels.items():
             choose("axis", axis, plan.axes)
@@ -143,13 +143,10 @@ class Filler:
     def measured(self, given: Given, labels: Given) -> str | None:
         scale = self._scale(given)
         cell, study = self._cell(given, labels, scale), self._study(given["table"], scale)
-        rows = [] if study is None else _rows(study.summary, {"measure": given["measure"], **cell})
+        rows = [] if study is None else select(study.summary, {"measure": given["measure"], **cell}).to_dict("records")
         if study is None or not rows or pd.isna(rows[0]["measured"]):
             return "target not reached" if rows else None
-        half = rows[0]["interval"]
-        return contrasts.value_text(
-            study.measures[given["measure"]], rows[0]["measured"], None if pd.isna(half) else half
-        )
+        return contrasts.value_text(study.measures[given["measure"]], rows[0]["measured"], rows[0]["interval"])
 
     def reported(self, given: Given, labels: Given) -> str | None:
         cell, plan = self._cell(given, labels, "paper"), self.plan(given["table"], "paper")
@@ -169,7 +166,7 @@ class Filler:
         if len(found := _matching(asked, wanted, sides, given.get("measure"))) != 1:
             names = {label for one in asked for side in one.sides for at in side for label in at.values()}
             raise BadInput(
-                f"{len(found)} comparisons of {claim.id} at {scale} scale are so; one is needed, "
+                f"{len(found)} comparisons of {claim.id} at {scale} scale match; one is needed, "
                 f"by measure, of, over and labels among: {', '.join(sorted(names)) or 'none'}"
             )
         if scale == REPORTED:
@@ -207,9 +204,8 @@ class Filler:
         if plan.table.gate is None:
             raise BadInput(f"{table} has no [gate]")
         wanted, study = self._labels(plan, labels), self._study(table, scale)
-        panels = [
-            g for g in (study.gates if study else []) if all(g.panel.get(a, at) == at for a, at in wanted.items())
-        ]
+        gates = study.gates if study else []
+        panels = [g for g in gates if all(g.panel.get(axis, label) == label for axis, label in wanted.items())]
         words = [f"{g.words}{' at ' * bool(g.panel) + ' '.join(g.panel.values())}" for g in panels]
         return "; ".join(words) or None
 
@@ -239,7 +235,7 @@ class Filler:
 
 
 def _of_claim(function: Callable[[Any, Claim], list[Contrast]]) -> Callable[[Plan, str], list[Contrast]]:
-    """The same by the claim's id, which can be the key of a cache."""
+    """The same function with the claim's id as argument, which can be cached."""
     return lambda plan, id_: function(plan, next(claim for claim in plan.table.claims() if claim.id == id_))
 
 
@@ -247,16 +243,12 @@ def _number(count: int, what: str) -> str | None:
     return f"{count} {what}{'s' * (count != 1)}" if count else None
 
 
-def _rows(table: pd.DataFrame, labels: Given) -> list[dict]:
-    return [row for row in table.to_dict("records") if all(row[key] == value for key, value in labels.items())]
-
-
 def _verdicts(study: Study) -> dict[str, Verdict]:
     return {claim.id: found for claim, found in study.verdicts}
 
 
 def _matching(found: Sequence[Contrast], labels: Given, sides: Sequence[str], measure: str | None) -> list[Contrast]:
-    """Those that take a cell with each of these labels and have `of` and `over`, if given, on their two sides."""
+    """The contrasts that use a cell with each of these labels, with `of` and `over`, if given, on their two sides."""
     kept = []
     for one in found:
         cells = [dict(at) for at in one.weights]
@@ -272,7 +264,7 @@ def _all_have(cells: list[dict[str, str]], label: str) -> bool:
 
 MISSING = {"runs": "no run yet", "counts": "no claim is judged yet"}  # in place of "not run yet"
 KINDS: dict[str, tuple[Callable[[Filler, Given, Given], str | None], tuple[str, ...], tuple[str, ...], bool]] = {
-    # kind: what fills it in, the keys that it needs, those that it may have, whether labels by axis may follow
+    # kind: (what fills it in, required keys, optional keys, whether labels by axis may follow)
     "measured": (Filler.measured, ("scale", "table", "measure"), (), True),
     "reported": (Filler.reported, ("table", "measure"), (), True),
     "effect": (Filler.effect, ("scale", "claim"), ("of", "over", "measure"), True),

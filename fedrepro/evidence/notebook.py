@@ -1,9 +1,8 @@
-"""What notebooks show of tables and claims. It trains what is missing where a person runs it, and writes no results."""
+"""What notebooks show of tables and claims. Trains missing runs when a user executes a notebook; writes no results."""
 
 import csv
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -34,8 +33,8 @@ def open_study(
     missing: str = "train",
     save: str | None = None,
 ) -> "Shown":
-    """A table's study. What is neither in the store nor in the committed record is trained (`missing="train"`) or left
-    out (`"leave"`); `fresh` trains everything again. `save`: a folder in the results folder, for the figure."""
+    """A table's study. Runs neither in the store nor in the committed record are trained (`missing="train"`) or
+    left out (`"leave"`); `fresh` trains everything again. `save`: a subfolder of the results, for the figure."""
     choose("missing", missing, ("train", "leave"))
     plan = Plan(table, scale, seeds)
     known = known_runs(plan.scale, plan.table.paper)
@@ -78,20 +77,10 @@ class Shown(Study):
             figure.savefig(path, dpi=110, bbox_inches="tight", metadata=metadata)
 
     paper_table = layout.paper_table
-
-    def vary(
-        self,
-        hp: dict[str, Any] | None = None,
-        cells: trial.Where | None = None,
-        seeds: Sequence[int] | None = None,
-        column: str | None = None,
-        **settings: Any,
-    ) -> trial.Trial:
-        """Train cells with other hyperparameters or fields of Run, and draw them into the curves: see trial.vary."""
-        return trial.vary(self, hp, cells, seeds, column, self.workers, **settings)
+    vary = trial.vary
 
     def evidence(self) -> None:
-        """What stands behind the numbers: data, gate, tuning, verdicts, deviations, run ids."""
+        """What the numbers are based on: data, gate, tuning, verdicts, deviations, run ids."""
         split = figures.split(self)
         display(split)
         plt.close(split)
@@ -133,15 +122,15 @@ def _tuning_words(study: Study) -> str:
 
 
 def standing(paper: str, claims: Sequence[str] = ()) -> Styler:
-    """What a paper claims (all of it unless told), in its words, and the committed verdict at the largest scale."""
-    said = {claim.id: claim for table in spec.tables(paper) for claim in table.claims()}
+    """A paper's claims (by default all) in its own words, each with the committed verdict at the largest scale."""
+    known = {claim.id: claim for table in spec.tables(paper) for claim in table.claims()}
     found: dict[str, dict[str, str]] = {}
     for scale in SCALES[1:]:  # the largest comes last; smoke scale judges nothing
         for path in sorted(committed(scale, paper).folder.glob("*_verdicts.csv")):
             with open(path, newline="", encoding="utf-8") as file:
                 found |= {line["claim"]: line for line in csv.DictReader(file)}
     rows = []
-    for claim in (said[choose("claims", name, said)] for name in claims or said):
+    for claim in (known[choose("claims", name, known)] for name in claims or known):
         judged = found.get(claim.id, {"verdict": "not run yet", "reason": ""})
         rows.append((claim.id, claim.source, claim.says, judged["verdict"], judged["reason"]))
     table = pd.DataFrame(rows, columns=["claim", "where", "the paper says", "our verdict", "why"])

@@ -13,7 +13,7 @@ from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import recorded
 from fedrepro.evidence.verdict import NOT_RUN
 
-SCALES = spec.SCALES[:0:-1]  # the paper's own first; smoke is for CI
+SCALES = spec.SCALES[:0:-1]  # paper scale first, without smoke, which is for CI
 ERRATUM = re.compile(r"^\*\*([A-Z]+-\d+)\.\s*(.*?)\*\*(.*)$", re.M)
 PLACE = re.compile(r", (?:Figs?\b|Tables?\b|Section\b).*")
 
@@ -40,17 +40,17 @@ class Paper:
         return {scale: {claim.id: verdict.state for claim, verdict in found} for scale, found in judged.items()}
 
     def count(self, scale: str) -> Counter:
-        """How many of the claims that an experiment can test have each state."""
+        """The number of testable claims in each state."""
         states = self.states.get(scale, {})
         return Counter(states.get(claim.id, NOT_RUN) for claim in self.claims)
 
     def states_of(self, claim: Claim) -> dict[str, str]:
-        """scale -> state, where the claim's table was measured."""
+        """scale -> state, for scales at which the claim's table was measured."""
         return {scale: states[claim.id] for scale, states in self.states.items() if claim.id in states}
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The comparisons of accuracies in the paper's order; of one table the strongest scale first."""
+        """The comparisons of accuracies in the paper's order; for each table the largest scale first."""
         studies = [found[table.name] for table in self.tables for found in self.studies.values() if table.name in found]
         return [row for study in studies for row in forest.rows(study)]
 
@@ -64,7 +64,7 @@ class Paper:
 
     @property
     def answers(self) -> list[Row]:
-        """At each scale the comparison that the note gives first: that of its headline."""
+        """At each scale the first comparison in the note, which is that of its headline."""
         first = self._filler.compared if self.note else {}
         return [r for r in self.rows if first.get(r.study.scale) == (r.study.table.name, r.contrast.cells)]
 

@@ -1,9 +1,9 @@
-"""Where the rounds of runs come from: the store, and the record beside the results, <results>/<scale>/<paper>/
+"""Where the rounds of runs come from: the store, and the record beside the results in <results>/<scale>/<paper>/:
 
 runs.json      for every run: description, digests, data and their checksum, commit, versions, machine, wall time, and
-               its costs where a table needs them
+               its costs if a table needs them
 rounds.csv.gz  every round of every run, as the store had it
-manifest.json  the tables that are here with the ids of their runs, and the sha256 of what no table gives
+manifest.json  the tables with the ids of their runs, and the sha256 of files that cannot be computed again
 """
 
 import csv
@@ -25,7 +25,7 @@ from fedrepro.simulation.run import Run
 from fedrepro.simulation.store import check_summary, read_result, rounds_digest, to_number, write_atomically, write_json
 
 RUNS, ROUNDS, MANIFEST, README = "runs.json", "rounds.csv.gz", "manifest.json", "README.md"
-DRAWN = (".png", ".svg", ".ipynb")  # what a table has beside its CSV files
+DRAWN = (".png", ".svg", ".ipynb")  # a table's files besides CSV
 
 
 class Source(Protocol):
@@ -47,8 +47,8 @@ class Source(Protocol):
 
 
 class Record:
-    """The record in a folder, whatever part of it is left. As a source it has the runs that are whole and of the data
-    that are here."""
+    """The record in a folder, which may be incomplete. As a source it has the undamaged runs on the data that are
+    available here."""
 
     def __init__(self, folder: Path):
         self.folder, self.scale, self.paper = folder, folder.parent.name, folder.name
@@ -98,7 +98,7 @@ class Record:
         return rows
 
     def damage(self, run_id: str) -> str | None:
-        """Why what is recorded of a run cannot be what its training gave."""
+        """Why the record of a run cannot be what its training produced; None if it can."""
         if run_id not in self._damage:
             self._damage[run_id] = self._find_damage(run_id)
         return self._damage[run_id]
@@ -109,7 +109,7 @@ class Record:
         except ValueError as error:
             return str(error)
         if self.exists(ROUNDS) and rounds_digest(self.rounds.get(run_id, [])) != self.runs[run_id]["rounds_digest"]:
-            return f"its rows in {ROUNDS} are not those that it was recorded with"
+            return f"its rows in {ROUNDS} are not those that were recorded"
         return None
 
     def refuse_damage(self) -> None:
@@ -134,7 +134,7 @@ class Record:
         return found
 
     def described(self, tables: dict[str, list[str]]) -> dict[str, dict]:
-        """What manifest.json must hold, with the checksums of the files that are here."""
+        """What manifest.json must contain, with the checksums of the existing files."""
         files = [RUNS, ROUNDS, *(name + suffix for name in tables for suffix in DRAWN)]
         here = [name for name in files if self.exists(name)]
         sums = {name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest() for name in here}
@@ -142,10 +142,11 @@ class Record:
 
 
 class Part:
-    """The runs of a record that belong to one of its tables, but for damaged ones."""
+    """The undamaged runs of a record that belong to one of its tables."""
 
     def __init__(self, record: Record, ids: Iterable[str]):
         self.record, self.ids = record, ids
+        self.summary, self.rows, self.costs = record.summary, record.rows, record.costs
 
     @cached_property
     def whole(self) -> dict[str, dict]:
@@ -159,18 +160,9 @@ class Part:
     def has(self, run: Run) -> bool:
         return run.id in self.whole
 
-    def summary(self, run: Run) -> dict:
-        return self.record.summary(run)
-
-    def rows(self, run: Run) -> list[dict]:
-        return self.record.rows(run)
-
-    def costs(self, run: Run) -> dict[str, int]:
-        return self.record.costs(run)
-
 
 class Known:
-    """The finished runs of a store, and those of a record that the store does not have."""
+    """The finished runs of a store, and those of a record that are not in the store."""
 
     def __init__(self, store: Path, record: Record):
         self.store, self.record = store, record
@@ -199,7 +191,7 @@ class Known:
         return self.record.runs.get(run.id, {}).get("costs") or round_costs(run)
 
     def to_train(self, runs: Iterable[Run], fresh: bool = False) -> list[Run]:
-        """What is neither in the store nor in the record; with `fresh` everything, after the store forgot it."""
+        """The runs neither in the store nor in the record; with `fresh` all of them, deleted from the store."""
         unique = list({run.id: run for run in runs}.values())
         for run in unique if fresh else []:
             shutil.rmtree(self.store / run.id, ignore_errors=True)
@@ -214,14 +206,14 @@ def check_path(folder: Path) -> None:
 
 
 def find(folder: Path) -> list[Record]:
-    """The records in and below a folder, in the order of their paths, whatever part of them is left."""
+    """The records in and below a folder, complete or not, sorted by path."""
     check_path(folder)
     marks = (RUNS, ROUNDS, MANIFEST, "*_values.csv")
     return [Record(path) for path in sorted({path.parent for mark in marks for path in folder.rglob(mark)})]
 
 
 def write(folder: Path, runs: dict[str, dict], rounds: dict[str, list[dict]], tables: dict[str, list[str]]) -> None:
-    """`tables`: the ids of the runs of each table."""
+    """`tables`: name -> the ids of its runs."""
     write_json(folder / RUNS, runs)
     text = as_csv(rounds).encode()
     write_atomically(folder / ROUNDS, lambda f: f.write(gzip.compress(text, mtime=0)))
@@ -229,7 +221,7 @@ def write(folder: Path, runs: dict[str, dict], rounds: dict[str, list[dict]], ta
 
 
 def as_csv(rounds: dict[str, list[dict]]) -> str:
-    """A column that a run's method does not have is empty."""
+    """Columns that a run's method does not have stay empty."""
     columns = list(dict.fromkeys(["run", *(key for rows in rounds.values() for row in rows[:1] for key in row)]))
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")

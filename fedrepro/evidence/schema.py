@@ -1,6 +1,6 @@
-"""From a table of TOML to a dataclass, strictly: an unknown key, a missing key or a wrong value is named.
+"""Parses TOML tables into dataclasses, strictly: an error names the unknown key, missing key or wrong value.
 
-list[X] takes a list, tuple[X, ...] a list or one X. Text is folded, so that prose may be written on several lines.
+list[X] takes a list, tuple[X, ...] a list or a single X. White space in text is collapsed, so prose may span lines.
 """
 
 import dataclasses
@@ -14,23 +14,23 @@ from fedrepro.errors import BadInput
 Label = Annotated[str, "a label"]  # of an axis; TOML may write it as a number
 AxisName = Annotated[str, "the name of an axis"]
 MeasureName = Annotated[str, "the name of a measure"]
-Place = dict[AxisName, tuple[Label, ...]]  # the cells that have one of these labels on each of these axes
-OWN = (Label, tuple[Label, ...], float | dict[Label, float])  # labels of the axis that stands beside them
+Selection = dict[AxisName, tuple[Label, ...]]  # of cells: those that have one of these labels on each of these axes
+OWN = (Label, tuple[Label, ...], float | dict[Label, float])  # labels of the axis named beside them
 PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What a table calls its axes, with their labels, and its measures."""
+    """The names of a table's axes, with their labels, and of its measures."""
 
     axes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def check(self, where: str, axis: str, labels: Any) -> None:
-        """Whether this label, or these, are on the axis; a number is no label."""
+        """Refuse a label, or one of several, that is not on the axis."""
         for name in [labels] if isinstance(labels, str) else labels if isinstance(labels, tuple | dict) else []:
             if name not in self.axes.get(axis, ()):
-                raise BadInput(f"{where}: {axis} = {name!r} is no place of the table")
+                raise BadInput(f"{where}: {axis} = {name!r} is not a label in this table")
 
 
 def label(value: Any) -> str:
@@ -41,8 +41,8 @@ def label(value: Any) -> str:
         return str(value)
 
 
-def matches(where: Place, labels: Mapping[str, str]) -> bool:
-    """Whether a cell with these labels is at this place."""
+def matches(where: Selection, labels: Mapping[str, str]) -> bool:
+    """Whether a cell with these labels is selected."""
     return all(labels[axis] in wanted for axis, wanted in where.items())
 
 
@@ -83,9 +83,9 @@ def parse(kind: Any, value: Any, where: str, names: Names) -> Any:
 
 
 def _item(where: str, item: Any) -> str:
-    """Where an item of a list stands: by its name if it has one."""
-    name = (item.get("id") or item.get("name")) if isinstance(item, dict) else None
-    return f"{where} {name}" if name else where
+    """The key of a list's item, with its name if it has one."""
+    names = [item[key] for key in ("id", "name", "table") if key in item] if isinstance(item, dict) else []
+    return f"{where} {names[0]}" if names else where
 
 
 def _parse_dict(parts: tuple[Any, ...], value: dict, where: str, names: Names) -> dict:
@@ -118,7 +118,7 @@ def _parse_class(kind: Any, value: dict, where: str, names: Names) -> Any:
 
 
 def parse_keys(kind: Any, value: dict, where: str, names: Names) -> dict[str, Any]:
-    """The keys that are there, read as the fields of a dataclass; labels are those of the `axis` beside them."""
+    """The keys that are given, parsed as fields of a dataclass; labels must be on the `axis` named beside them."""
     hints, found = get_type_hints(kind, include_extras=True), {}
     prefix = f"{where}." if where else ""
     for key in value:
@@ -133,7 +133,7 @@ def parse_keys(kind: Any, value: dict, where: str, names: Names) -> dict[str, An
 
 @cache
 def keys_of(kind: Any) -> dict[str, bool]:
-    """The keys of a table of TOML that a dataclass takes, and whether it needs them."""
+    """The TOML keys of a dataclass, and whether each is required."""
     missing, keys = dataclasses.MISSING, [f for f in dataclasses.fields(kind) if f.metadata.get("toml", True)]
     return {f.name: f.default is missing and f.default_factory is missing for f in keys}
 
@@ -171,4 +171,4 @@ def _allowed(kind: Any) -> str:
         return f"a list, each item {_allowed(parts[0])}" + (", or one such" if origin is tuple else "")
     if origin is Annotated:
         return kind.__metadata__[0]
-    return "labels by axis" if kind == Place else PLAIN.get(kind, "a table")
+    return "labels by axis" if kind == Selection else PLAIN.get(kind, "a table")

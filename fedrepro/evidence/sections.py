@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from fedrepro.errors import BadInput
 from fedrepro.evidence import schema
-from fedrepro.evidence.schema import AxisName, Label, MeasureName, Place
+from fedrepro.evidence.schema import AxisName, Label, MeasureName, Selection
 
 ScaleName = Literal["smoke", "reduced", "cpu", "paper"]
 SCALES: tuple[str, ...] = get_args(ScaleName)
@@ -52,14 +52,14 @@ class Scale:
     run: Fields = field(default_factory=dict)
     axis: dict[AxisName, AxisChange] = field(default_factory=dict)
     measure: dict[MeasureName, dict[str, Any]] = field(default_factory=dict)
-    data_note: str = ""  # in the caption: what this scale uses
+    data_note: str = ""  # for the caption: the data of this scale
 
 
 @dataclass(frozen=True)
 class Override:
-    """`[[override]]`: fields of Run at some places."""
+    """`[[override]]`: fields of Run for some cells."""
 
-    where: Place
+    where: Selection
     run: Fields
     scales: list[ScaleName] = field(default_factory=lambda: list(get_args(ScaleName)))
 
@@ -71,8 +71,8 @@ class Reported:
     file: str
     columns: dict[AxisName, str]  # the CSV column with an axis's label
     measure: MeasureName | None = None
-    measures: dict[MeasureName, dict[str, tuple[Label, ...]]] = field(default_factory=dict)  # by what columns hold
-    where: dict[str, tuple[Label, ...]] = field(default_factory=dict)  # of all lines only those
+    measures: dict[MeasureName, dict[str, tuple[Label, ...]]] = field(default_factory=dict)  # by columns' values
+    where: dict[str, tuple[Label, ...]] = field(default_factory=dict)  # only these lines
     fixed: dict[AxisName, Label] = field(default_factory=dict)  # labels that no column has
 
     def __post_init__(self):
@@ -80,14 +80,14 @@ class Reported:
             raise BadInput("measure: needed, or measures")
 
     def lines_of(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """For each measure the values that a line's columns must have."""
+        """measure -> the values that a line's columns must have"""
         own = self.measures or {str(self.measure): {}}
         return {name: self.where | columns for name, columns in own.items()}
 
 
 @dataclass(frozen=True)
 class Groups:
-    """`[groups]`: cells whose labels have equally many parts, put together."""
+    """`[groups]`: averages over cells whose labels have the same number of parts."""
 
     title: str
     measure: MeasureName
@@ -99,7 +99,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Deviation:
-    """`[[deviation]]`: where we differ from the paper, or it is silent."""
+    """`[[deviation]]`: where we differ from the paper, or it does not say."""
 
     what: str
     why: str
@@ -108,11 +108,11 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Tuning:
-    """`[tune]`: every method of a table gets the same number of pilot runs, on images and a seed no verdict uses."""
+    """`[tune]`: every method gets the same number of pilot runs, on images and a seed that no verdict uses."""
 
     grid: dict[str, list[Any]]  # field of Run, or hp.NAME, and the values tried
     grids: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # method: its own grid instead
-    where: Place = field(default_factory=dict)  # the cells that are tuned
+    where: Selection = field(default_factory=dict)  # the cells that are tuned
     seed: int = 1000
     holdout: float = 0.1  # share of the training images that scores the pilots
     length: float = 1.0  # of a pilot, as a share of the run's rounds
@@ -146,7 +146,7 @@ def fields_of(setting: dict[str, Any]) -> Fields:
 
 
 def without(fields: Fields, names: set[str]) -> Fields:
-    """These fields of Run but those called `lr`, `hp.mu`, ..."""
+    """These fields of Run without the named ones (`lr`, `hp.mu`, ...)."""
     kept = {name: value for name, value in fields.items() if name not in names and name != "hp"}
     hp = {name: value for name, value in fields.get("hp", {}).items() if f"hp.{name}" not in names}
     return kept | ({"hp": hp} if hp else {})

@@ -1,6 +1,6 @@
 """reproduce/<paper>/<table>.toml -> Table.
 
-Read strictly: an unknown key, a value no field takes, a reported cell that no run produces is an error that names the
+Parsing is strict: an unknown key, an invalid value or a reported cell that no run produces is an error that names the
 file and the key. docs/add-a-paper.md lists the keys.
 """
 
@@ -15,11 +15,11 @@ from fedrepro.errors import BadInput
 from fedrepro.evidence import schema
 from fedrepro.evidence.sections import SCALES, Axis, merge
 from fedrepro.evidence.table import Table
-from fedrepro.places import HOME
+from fedrepro.folders import HOME
 
 REPRODUCE, NOTEBOOKS = HOME / "reproduce", HOME / "notebooks"
 BASE = "_base.toml"  # what a paper's tables share
-MERGED = {  # with the base, key by key or item by item
+MERGED = {  # keys that are merged with the base
     "run": dict[str, Any],
     "axis": dict[str, dict[str, Any]],
     "scale": dict[str, dict[str, Any]],
@@ -40,12 +40,12 @@ def tables(paper: str) -> list[Table]:
 
 
 def _files(paper: str) -> list[Path]:
-    """A paper's tables, table10 after table2."""
+    return sorted((REPRODUCE / paper).glob("[!_]*.toml"), key=lambda path: natural(path.stem))
 
-    def natural(path: Path) -> list[Any]:
-        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
 
-    return sorted((REPRODUCE / paper).glob("[!_]*.toml"), key=natural)
+def natural(name: str) -> list[Any]:
+    """To sort table10 after table2."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def find(name: str) -> Table:
@@ -62,7 +62,7 @@ def load(path: Path) -> Table:
 
 
 def content_of(path: Path) -> dict[str, Any]:
-    """What a table's file says, on top of what the paper's tables share."""
+    """The content of a table's file, merged with what the paper's tables share."""
     content, base = _parse(path), path.parent / BASE
     return _on_base(_parse(base), content) if base.exists() else content
 
@@ -90,7 +90,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _on_base(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """The paper's shared settings under the table's own; of the shared axes and measures only those it uses."""
+    """The paper's shared settings, overridden by the table's own; only those shared axes and measures that it uses."""
     used, axes = content.get("use", []), base.get("axis", {})
     measures = {measure.get("name"): measure for measure in base.get("measure", [])}
     for name in used:
@@ -128,7 +128,7 @@ def _join(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(table: Table) -> None:
-    """What no section of the file can check alone."""
+    """Checks that involve several sections of the file."""
     for scale in SCALES:
         for axis, change in table.at(scale).axis.items():
             for label in change.only or ():
@@ -163,12 +163,12 @@ def _check_tuning(table: Table) -> None:
 
 
 def _check_reported(table: Table) -> None:
-    places = [cell.labels for cell in table.cells("paper")]
+    cells = [cell.labels for cell in table.cells("paper")]
     try:
         rows = table.reported_rows()
     except OSError as error:
         raise BadInput(f"reported.file: {Path(error.filename).name!r} cannot be read ({error.strerror})") from None
     for row in rows:
         labels = {axis: label for axis, label in row.items() if axis in table.axis}
-        if not any(labels.items() <= place.items() for place in places):
+        if not any(labels.items() <= cell.items() for cell in cells):
             raise BadInput(f"reported: the paper's cell {labels} is produced by no run at paper scale")

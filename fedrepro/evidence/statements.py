@@ -11,7 +11,7 @@ import pandas as pd
 from fedrepro.errors import BadInput
 from fedrepro.evidence.comparisons import Cells, Comparison, around, linear, minus, name_of, nonlinear, slope
 from fedrepro.evidence.measures import Measure
-from fedrepro.evidence.schema import AxisName, Label, MeasureName, Place, Tagged
+from fedrepro.evidence.schema import AxisName, Label, MeasureName, Selection, Tagged
 
 DIRECTIONS = {"rises": {"low": 0.0, "high": np.inf}, "falls": {"low": -np.inf, "high": 0.0}}
 Reported = Sequence[dict[str, Any]]  # the paper's numbers, as spec.Table.reported_rows gives them
@@ -22,12 +22,12 @@ class Statement(Tagged):
     """One block `[[claim]]`; those with the same id make one claim, which holds if all of them do."""
 
     id: str
-    measure: tuple[MeasureName, ...]  # that judges it: by each of them
-    where: Place = field(default_factory=dict)  # the cells it is about
-    most: bool = False  # of all comparisons of the claim only more than half must hold
+    measure: tuple[MeasureName, ...]  # each of them judges it
+    where: Selection = field(default_factory=dict)  # the cells it is about
+    most: bool = False  # it is enough that more than half of the claim's comparisons hold
     says: str = ""  # in the paper's words, in the first block of a claim
     source: str = ""  # where the paper says so
-    note: str = ""  # how it is judged, where the kind does not say it
+    note: str = ""  # how it is judged, if the kind does not make that clear
 
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         raise NotImplementedError
@@ -35,29 +35,29 @@ class Statement(Tagged):
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Statement):
-    """About a number, which the paper has at its own scale."""
+    """About a number, which the paper measured at its own scale."""
 
     any_scale: bool = False  # it does not depend on the scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best(Statement, kind="best"):
-    """In every panel the winner is better than each other label on the axis."""
+    """In every panel the winner beats each other label on the axis."""
 
     axis: AxisName
     winner: Label
-    among: tuple[Label, ...] = ()  # the others that count; all without it
+    among: tuple[Label, ...] = ()  # the labels to beat; default: all others
 
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         return self._differences(cells, measure.sign)
 
     def _differences(self, cells: Cells, sign: float) -> list[Comparison]:
         made = []
-        for place, at in cells.panels(self.where, self.axis):
+        for panel, at in cells.panels(self.where, self.axis):
             for other in self.among or [label for label in at if label != self.winner]:
                 if self.winner in at and other in at:
                     weights = cells.weights({at[self.winner]: sign, at[other]: -sign})
-                    made.append(linear(cells, f"{place} {minus(self.winner, other, sign)}", weights))
+                    made.append(linear(cells, f"{panel} {minus(self.winner, other, sign)}", weights))
         return made
 
 
@@ -82,26 +82,26 @@ class Sum(Statement, kind="sum"):
 
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         made = []
-        for place, at in cells.panels(self.where, self.axis):
+        for panel, at in cells.panels(self.where, self.axis):
             if {self.total, *self.parts} <= set(at):
                 weights = cells.weights({at[self.total]: 1.0})
                 for part in self.parts:
                     weights[at[part]] -= 1.0
-                what = f"{place} {self.total} − {' − '.join(self.parts)}"
+                what = f"{panel} {self.total} − {' − '.join(self.parts)}"
                 made.append(linear(cells, what, weights, **around(0.0, self.margin)))
         return made
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two places of the table; several labels are averaged."""
+    """Two selections of cells; over several labels cells are averaged."""
 
-    better: Place
-    worse: Place
-    where: Place = field(default_factory=dict)  # for both
-    each: AxisName | None = None  # a pair per label on this axis: of one side, or of both, side by side
-    most: AxisName | None = None  # each label on this axis is compared, and most of them must be better
-    by: float = 0.0  # at least so much
+    better: Selection
+    worse: Selection
+    where: Selection = field(default_factory=dict)  # for both
+    each: AxisName | None = None  # one pair per label on this axis, on one side or on both in parallel
+    most: AxisName | None = None  # compares each label on this axis; most must be better
+    by: float = 0.0  # by at least this much
     what: str = ""  # its name, instead of the labels
 
     def __post_init__(self):
@@ -122,35 +122,35 @@ class Pair:
             for a, b in pairs
         ]
 
-    def sides(self) -> list[Place]:
-        """What is better, label by label where `most` says so."""
+    def sides(self) -> list[Selection]:
+        """What is better: one selection, or one per label of the axis `most`."""
         most = self.most
         return [{**self.better, most: (label,)} for label in self.better[most]] if most else [self.better]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Statement, kind="compare"):
-    """Every pair at every place on the axes named by `each`; over the other axes cells are averaged."""
+    """Every pair at every combination of labels on the axes in `each`; over the other axes cells are averaged."""
 
     pairs: list[Pair]
     each: list[AxisName] = field(default_factory=list)
-    margin: float = 0.0  # the worse one may be better by so much: "gains little"
+    margin: float = 0.0  # by which the worse one may be better: "gains little"
 
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         made = []
-        for place, group in cells.each(self.where, self.each):
+        for panel, group in cells.each(self.where, self.each):
             for pair in itertools.chain.from_iterable(pair.one_by_one() for pair in self.pairs):
                 worse = cells.mean(pair.where | pair.worse, group)
                 sides = [cells.mean(pair.where | side, group) for side in pair.sides()]
                 sides = [measure.sign * (side - worse) for side in sides if side is not None and worse is not None]
-                what = f"{place} {pair.what or minus(name_of(pair.better), name_of(pair.worse), measure.sign)}"
+                what = f"{panel} {pair.what or minus(name_of(pair.better), name_of(pair.worse), measure.sign)}"
                 gaps = [linear(cells, what, weights, low=pair.by - self.margin) for weights in sides]
                 made += [_majority(gaps)] if pair.most and gaps else gaps
         return made
 
 
 def _majority(gaps: list[Comparison]) -> Comparison:
-    """Per seed, what most of the gaps reach at least; a target that was missed counts as the smallest."""
+    """Per seed, the value that most of the gaps reach; a missed target counts as the smallest."""
     ordered = np.sort(-np.stack([gap.numbers for gap in gaps]), axis=0)  # NaN comes last
     used = np.any([gap.used for gap in gaps], axis=0)
     return replace(gaps[0], numbers=-ordered[len(gaps) // 2], used=used, weights=None)
@@ -165,44 +165,44 @@ class Trend(Statement, kind="trend"):
 
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         made = []
-        for place, at in cells.panels(self.where, self.axis):
+        for panel, at in cells.panels(self.where, self.axis):
             if len(at) > 1:
                 weights = cells.weights(dict(zip(at.values(), slope(at), strict=True)))
-                what = f"{place} slope over {self.axis}"
+                what = f"{panel} slope over {self.axis}"
                 made.append(linear(cells, what, weights, unit="", **DIRECTIONS[self.direction]))
         return made
 
 
 @dataclass(frozen=True, kw_only=True)
 class GapTrend(Trend, kind="gap_trend"):
-    """The lead of one place over another (with `relative` their quotient) rises or falls along the axis."""
+    """The lead of one selection over another (with `relative`, their quotient) rises or falls along the axis."""
 
-    of: Place  # several labels are averaged
-    over: Place  # every label is a comparison of its own
+    of: Selection  # several labels are averaged
+    over: Selection  # every label is a comparison of its own
     relative: bool = False
 
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         made, own = [], name_of(self.of)
         others = [axis for axis in cells.varied(cells.at(self.where)) if axis not in {self.axis, *self.of, *self.over}]
         for labels in itertools.product(*self.over.values()):
-            over: Place = {axis: (label,) for axis, label in zip(self.over, labels, strict=True)}
-            for place, group in cells.each(self.where, others):
+            over: Selection = {axis: (label,) for axis, label in zip(self.over, labels, strict=True)}
+            for panel, group in cells.each(self.where, others):
                 sides = self._sides(cells, group, over)
                 if len(sides) > 1 and self.relative:
-                    what = f"{place} slope of {own} / {name_of(over)} over {self.axis}"
+                    what = f"{panel} slope of {own} / {name_of(over)} over {self.axis}"
                     quotients = np.stack([cells.total(a) / cells.total(b) for a, b in sides.values()], axis=1)
                     numbers = (quotients - quotients[:, :1]) @ slope(sides)  # exactly zero if they are equal
                     used = np.flatnonzero(sum(a + b for a, b in sides.values()))
                     made.append(nonlinear(cells, what, numbers, used, **DIRECTIONS[self.direction]))
                 elif len(sides) > 1:
-                    what = f"{place} slope of the lead of {own} over {name_of(over)} over {self.axis}"
+                    what = f"{panel} slope of the lead of {own} over {name_of(over)} over {self.axis}"
                     leads = zip(slope(sides), sides.values(), strict=True)
                     weights = sum(measure.sign * rise * (a - b) for rise, (a, b) in leads)
                     made.append(linear(cells, what, np.asarray(weights), unit="", **DIRECTIONS[self.direction]))
         return made
 
-    def _sides(self, cells: Cells, group: pd.DataFrame, over: Place) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """label on the axis -> the weights of both places, where there are both"""
+    def _sides(self, cells: Cells, group: pd.DataFrame, over: Selection) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """label on the axis -> the weights of both selections, where both exist"""
         found = {}
         for label in cells.axes[self.axis]:
             a, b = (cells.mean({**side, self.axis: (label,)}, group) for side in (self.of, over))
@@ -213,10 +213,10 @@ class GapTrend(Trend, kind="gap_trend"):
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(Statement, kind="ratio"):
-    """The quotient of two places is the claimed one, within the tolerance."""
+    """The quotient of two selections is the claimed one, within the tolerance."""
 
-    of: Place
-    over: Place
+    of: Selection
+    over: Selection
     ratio: float
     tolerance: float
 
@@ -235,22 +235,22 @@ class Saving(Number, kind="saving"):
 
     axis: AxisName
     winner: Label
-    saving: float | dict[Label, float]  # one number: the mean over all others; or by label
+    saving: float | dict[Label, float]  # one number for the mean over all others, or one per label
     tolerance: float
 
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         made = []
-        for place, at in cells.panels(self.where, self.axis):
+        for panel, at in cells.panels(self.where, self.axis):
             for name, share, others in self._claimed(at) if self.winner in at else []:
                 costs = [at[label] for label in others if label in at]
                 if costs:
                     numbers = (1 - cells.y[:, [at[self.winner]]] / cells.y[:, costs]).mean(axis=1)
-                    what, region = f"{place} saved by {self.winner} of {name}", around(share, self.tolerance)
+                    what, region = f"{panel} saved by {self.winner} of {name}", around(share, self.tolerance)
                     made.append(nonlinear(cells, what, numbers, [at[self.winner], *costs], **region))
         return made
 
     def _claimed(self, labels) -> list[tuple[str, float, list[str]]]:
-        """Of whom, which share, and who they are."""
+        """Saved compared with whom: a name, the claimed share, the labels."""
         if isinstance(self.saving, dict):
             return [(label, share, [label]) for label, share in self.saving.items()]
         return [("mean of the others", self.saving, [label for label in labels if label != self.winner])]
@@ -263,15 +263,15 @@ class Above(Statement, kind="above"):
     than: float
 
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        places = cells.at(self.where)
+        found = cells.at(self.where)
         region = {"low": self.than} if measure.sign > 0 else {"low": -np.inf, "high": self.than}
-        names = {i: " ".join(places.loc[i, cells.varied(places)]) or measure.name for i in places.index}
+        names = {i: " ".join(found.loc[i, cells.varied(found)]) or measure.name for i in found.index}
         return [linear(cells, name, cells.weights({i: 1.0}), **region) for i, name in names.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Absolute(Number, kind="absolute"):
-    """The value is the paper's, within the tolerance, at every place on the axes named by `each`."""
+    """The value is the paper's, within the tolerance, at every combination of labels on the axes in `each`."""
 
     tolerance: float | dict[MeasureName, float]
     each: list[AxisName] = field(default_factory=list)
@@ -279,12 +279,12 @@ class Absolute(Number, kind="absolute"):
     def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
         made, tolerance = [], self.tolerance
         tolerance = tolerance[measure.name] if isinstance(tolerance, dict) else tolerance
-        for place, group in cells.each(self.where, self.each):
+        for panel, group in cells.each(self.where, self.each):
             for row in reported:
-                where: Place = {axis: (row[axis],) for axis in row if axis in cells.axes}
+                where: Selection = {axis: (row[axis],) for axis in row if axis in cells.axes}
                 weights = cells.mean(where, group)
                 if row["measure"] == measure.name and not row["censored"] and weights is not None:
-                    what, region = f"{place} {name_of(where)}", around(row["value"], tolerance)
+                    what, region = f"{panel} {name_of(where)}", around(row["value"], tolerance)
                     made.append(linear(cells, what, weights, **region))
         return made
 

@@ -1,8 +1,8 @@
 """How well a comparison is known from its seeds, and what that decides.
 
-Seeds are blocks. Where a comparison is a contrast of cells, its variance is the residual of cells + seeds, pooled over
-all cells of its panel, with (cells - 1)(seeds - 1) degrees of freedom. Where the spreads clearly differ, it is its own
-variance over seeds, with seeds - 1: where that is larger than the variance of the panel's other contrasts at 10%, or
+Seeds are blocks. If a comparison is a contrast of cells, its variance is the residual of cells + seeds, pooled over all
+cells of its panel, with (cells - 1)(seeds - 1) degrees of freedom. If spreads clearly differ, it is the comparison's
+own variance over seeds, with seeds - 1: if that is larger than the variance of the panel's other contrasts at 10%, or
 smaller at 1%, by an F test over all panels in which the claim makes this comparison.
 """
 
@@ -17,17 +17,17 @@ from fedrepro.evidence.comparisons import EQUAL, Cells, Comparison
 from fedrepro.evidence.measures import Measure
 
 LEVEL = 0.05
-WIDER, NARROWER = 0.10, 0.01  # where the F test says that a comparison's own spread is not that of its panel
-MOST_SEEDS = 100  # more would be no advice
+WIDER, NARROWER = 0.10, 0.01  # levels of the F test: does a comparison's own spread differ from its panel's?
+MOST_SEEDS = 100  # advice to run more would be useless
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of a comparison over seeds and how well it is known."""
+    """The mean of a comparison over seeds, and its uncertainty."""
 
     what: str
     mean: float
-    error: float  # standard error; NaN where it is not known
+    error: float  # standard error; NaN if unknown
     df: float
     low: float
     high: float
@@ -64,15 +64,15 @@ def estimate(made: list[Comparison], cells: Cells, measure: Measure) -> list[Est
 
 
 def _is_seedless(c: Comparison, cells: Cells, measure: Measure) -> bool:
-    """Declared so for every cell of it, and so it is."""
+    """Whether all its cells are declared seedless, and its numbers agree."""
     where = measure.seedless
-    places = cells.at(where).index if isinstance(where, dict) else cells.places.index if where else []
-    return set(np.flatnonzero(c.used)) <= set(places) and (len(c.numbers) == 1 or _variance(c.numbers) == 0)
+    seedless = cells.at(where).index if isinstance(where, dict) else cells.labels.index if where else []
+    return set(np.flatnonzero(c.used)) <= set(seedless) and (len(c.numbers) == 1 or _variance(c.numbers) == 0)
 
 
 def _bounded(c: Comparison, cells: Cells) -> tuple[np.ndarray, str]:
-    """A run that missed its target counts with what it had spent when it stopped. Where only one side missed, that
-    bounds the difference on the side where it matters; where both did, nothing is known (NaN)."""
+    """A run that missed its target counts with what it had spent when it stopped. If only one side missed, that bounds
+    the difference; if both did, nothing is known (NaN)."""
     missed = np.isnan(cells.y) & c.used
     if not missed.any() or c.weights is None:
         return c.numbers, ""
@@ -86,8 +86,8 @@ def _bounded(c: Comparison, cells: Cells) -> tuple[np.ndarray, str]:
 def _panel(weights: np.ndarray | None, cells: Cells) -> tuple[tuple, np.ndarray, np.ndarray] | None:
     """The panel in which a comparison is a contrast: labels, unit contrast, numbers (labels, seeds) that it weighs.
 
-    The fewest axes, then those with most labels, along which the weights sum to zero, by the same pattern at each place
-    of the other axes that they touch; over those places the panel is summed as the weights say."""
+    The smallest set of axes, then the one with most labels, along which the weights sum to zero, with the same pattern
+    at every combination of the other axes that they touch; over those the panel is summed by the weights."""
     if weights is None:
         return None
     for chosen, at in cells.layouts:
@@ -101,13 +101,13 @@ def _panel(weights: np.ndarray | None, cells: Cells) -> tuple[tuple, np.ndarray,
         whole = (touched >= 0).all(axis=1) & ~np.isnan(cells.y[:, touched]).any(axis=(0, 2))
         summed = np.einsum("srp,p->rs", cells.y[:, touched[whole]], share[share != 0])
         size = np.sqrt(pattern @ pattern)
-        labels = (chosen, tuple(map(tuple, cells.places.loc[touched[whole, 0], list(chosen)].to_numpy())))
+        labels = (chosen, tuple(map(tuple, cells.labels.loc[touched[whole, 0], list(chosen)].to_numpy())))
         return labels, pattern[whole] / size, summed * size
     return None
 
 
 def _variance(numbers: np.ndarray) -> np.ndarray:
-    """Over seeds; 0 where they differ by rounding alone."""
+    """Over seeds; 0 if they differ only by rounding."""
     equal = np.ptp(numbers, axis=-1) <= EQUAL * np.abs(numbers).max(axis=-1)
     return np.where(equal, 0.0, numbers.var(axis=-1, ddof=1))
 
@@ -136,9 +136,9 @@ def pooled(panels: np.ndarray, contrast: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def distances(mean, low, high, bounds):
-    """How far inside the claimed region, and how far outside, a mean lies; of a bound only what it proves."""
+    """How far inside and how far outside the claimed region a mean lies; a bound counts only for what it proves."""
     least, most = bounds == "at least", bounds == "at most"
-    above, below = mean - low, high - mean  # where both are positive it is inside
+    above, below = mean - low, high - mean  # inside if both are positive
     proven_above, proven_below = ~(most & np.isfinite(low)), ~(least & np.isfinite(high))
     inside = np.where(proven_above & proven_below, np.minimum(above, below), -np.inf)
     outside = np.maximum(np.where(least, -np.inf, -above), np.where(most, -np.inf, -below))
@@ -146,7 +146,7 @@ def distances(mean, low, high, bounds):
 
 
 def decide(mean, se, df, low, high, bounds: Any = ""):
-    """Arrays (..., comparisons of one claim) -> p of each on its own, p of the opposite after Holm, state."""
+    """Arrays (..., comparisons of one claim) -> each one's own p, its p of the opposite after Holm, its state."""
     p, p_opposite = (_two_sided(distance, se, df) for distance in distances(mean, low, high, bounds))
     order = np.argsort(p_opposite, -1)
     steps = np.take_along_axis(np.nan_to_num(p_opposite, nan=1.0), order, -1) * (p.shape[-1] - np.arange(p.shape[-1]))
@@ -157,14 +157,14 @@ def decide(mean, se, df, low, high, bounds: Any = ""):
 
 
 def _two_sided(distance, se, df):
-    """The p of a distance from a border, NaN where the error is not known; on the border itself 1."""
+    """The p-value of a distance from the region's edge: NaN where the error is not known, 1 on the edge itself."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(distance == 0, 0.0, distance / se)
     return np.minimum(2 * student.sf(ratio, df), 1.0)
 
 
 def seeds_needed(inside: float, outside: float, e: Estimate, comparisons: int) -> int | None:
-    """The fewest seeds that would decide the same mean and spread; against the claim, at the first step of Holm."""
+    """The fewest seeds that would decide it with the same mean and spread; against the claim, at Holm's first step."""
     distance, level = (inside, LEVEL) if inside > 0 else (outside, LEVEL / comparisons)
     if not e.error > 0 or not distance > 0:
         return None

@@ -1,7 +1,6 @@
 """Study: one table or figure of a paper: rows of rounds -> values -> verdicts, each computed once."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from fedrepro import places
+from fedrepro import folders
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import gate, spec
 from fedrepro.evidence.claims import Claim
@@ -22,35 +21,30 @@ from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
 
 COUNTED = {"flops", "client_flops", "server_flops"}  # columns that need a run's costs, which take seconds to count
-NUMBER = re.compile(r"(\d+)")
 
 
 def results_folder() -> Path:
-    return Path(os.environ.get("FEDREPRO_RESULTS", places.work() / "results"))
+    return Path(os.environ.get("FEDREPRO_RESULTS", folders.work() / "results"))
 
 
 def run_store() -> Path:
-    return Path(os.environ.get("FEDREPRO_STORE", places.work() / "runs"))
+    return Path(os.environ.get("FEDREPRO_STORE", folders.work() / "runs"))
 
 
 def in_kernels() -> dict[str, str]:
-    """For the environment of notebooks, which run in folders of their own: where results and runs are."""
-    folders = {"FEDREPRO_RESULTS": results_folder(), "FEDREPRO_STORE": run_store()}
-    return {name: str(folder.absolute()) for name, folder in folders.items()} if places.INSTALLED else {}
-
-
-def default_scale() -> str:
-    return os.environ.get("FEDREPRO_SCALE", "reduced")
+    """Environment variables that tell notebooks, which run in other folders, where results and runs are."""
+    paths = {"FEDREPRO_RESULTS": results_folder(), "FEDREPRO_STORE": run_store()}
+    return {name: str(path.absolute()) for name, path in paths.items()} if folders.INSTALLED else {}
 
 
 def committed(scale: str, paper: str) -> Record:
-    """The record of the results folder, else the one that came with the code."""
+    """The record in the results folder, or else the one that comes with the code."""
     own = Record(results_folder() / scale / paper)
     return own if own.exists(RUNS) else Record(spec.HOME / "results" / scale / paper)
 
 
 def known_runs(scale: str, paper: str) -> Known:
-    """What is in this person's store, else in the committed record."""
+    """The runs in the user's store, and those in the committed record."""
     return Known(run_store(), committed(scale, paper))
 
 
@@ -64,10 +58,10 @@ class Plan:
         seeds: int | Sequence[int] | None = None,
         where: Mapping[str, str | list[str]] | None = None,
     ):
-        """`where` leaves only the cells with these labels."""
-        self.scale = scale or default_scale()
+        """`where` keeps only the cells with these labels."""
+        self.scale = scale or os.environ.get("FEDREPRO_SCALE", "reduced")
         self.loaded = table if isinstance(table, Table) else spec.find(table)
-        self.table = self.loaded.named_for(self.scale)  # labels say what this scale uses
+        self.table = self.loaded.named_for(self.scale)  # whose labels name what this scale uses
         self.seeds = _seeds(seeds, self.table.seeds_at(self.scale))
         names = self.table.names
         lists = {axis: [label] if isinstance(label, str) else label for axis, label in (where or {}).items()}
@@ -98,6 +92,8 @@ class Plan:
 class Study(Plan):
     """What a source has of a table."""
 
+    workers: int | None = None  # of what a notebook trains
+
     def __init__(
         self,
         table: str | Table,
@@ -105,7 +101,7 @@ class Study(Plan):
         seeds: int | Sequence[int] | None = None,
         source: Source | None = None,
     ):
-        """Cells and seeds of which the source has no run are left out; without a source nothing can be measured."""
+        """Cells and seeds without a run in the source are left out; without a source nothing can be measured."""
         super().__init__(table, scale, seeds)
         self._source = source
         self._pooled = {run.id for run in self.central.values() if self._has(run)}
@@ -127,7 +123,7 @@ class Study(Plan):
         return self._source is None or self._source.has(run)
 
     def runs(self) -> list[Run]:
-        """Those that are here: of every seed and cell, then the central ones that a gate compares with."""
+        """The runs that are available, by seed and cell, then the central ones that a gate compares with."""
         runs = [run for wanted in self.seeds for _, seed, run in self._measured if seed == wanted]
         gates = {found.run for found in self.gates}
         return runs + [run for run in self.central.values() if run.id in gates]
@@ -136,7 +132,7 @@ class Study(Plan):
     def rounds(self) -> pd.DataFrame:
         """One row per round of every run, with the axes' labels."""
         if not self._measured:
-            raise BadInput(f"{self.table.name}: nothing of it has been trained at scale {self.scale}")
+            raise BadInput(f"{self.table.name}: nothing has been trained at scale {self.scale}")
         frames = []
         for cell, seed, run in self._measured:
             table = with_sums(pd.DataFrame(self.source.rows(run)), run, self.costs.get(run.id))
@@ -193,7 +189,7 @@ class Study(Plan):
 
     @cached_property
     def gates(self) -> list[gate.Gate]:
-        """How far the reference of every panel came, where it and its central training are known."""
+        """How well the reference of every panel is trained, where its runs and central training are known."""
         rule = self.table.gate
         if rule is None:
             return []
@@ -226,7 +222,7 @@ class Study(Plan):
         ]
 
     def grouped(self) -> pd.DataFrame:
-        """Mean and deviation over the cells whose labels have equally many parts, beside the paper's."""
+        """Mean and standard deviation over the cells whose labels have the same number of parts, beside the paper's."""
         if (groups := self.table.groups) is None:
             raise BadInput(f"{self.table.name}: its TOML has no [groups]")
         cells = self.of(groups.measure).groupby(groups.axis, sort=False).agg({"value": "mean"}).reset_index()
@@ -248,7 +244,7 @@ class Study(Plan):
 
 
 def with_sums(table: pd.DataFrame, run: Run, costs: dict[str, int] | None) -> pd.DataFrame:
-    """A run's rounds with what measures need beside them: traffic so far, smoothed accuracy, operations, times."""
+    """A run's rounds with the derived columns that measures need: cumulative traffic, smoothed accuracy, costs."""
     table = table.assign(bytes=(table["bytes_down"] + table["bytes_up"]).cumsum())
     table["paper_bytes"] = table["paper_bytes"].cumsum() if "paper_bytes" in table else table["bytes"]
     table["ema_accuracy"] = metrics.ema(table["accuracy"])
@@ -263,13 +259,13 @@ def with_sums(table: pd.DataFrame, run: Run, costs: dict[str, int] | None) -> pd
 
 
 def by_labels(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    """The rows with the same labels, in the order in which these appear."""
+    """Groups of rows with the same labels, in order of appearance."""
     for labels, rows in table.groupby(keys, sort=False):
         yield dict(zip(keys, cast("tuple", labels), strict=True)), rows
 
 
 def recorded(record: Record) -> list[Study]:
-    """The tables of a record, in the paper's order; damaged runs are left out, and tables of which nothing is left."""
+    """The tables of a record, in the paper's order, without damaged runs and without tables that have no run left."""
     studies = []
     for name, ids in record.manifest["tables"].items():
         part = Part(record, ids)
@@ -279,8 +275,7 @@ def recorded(record: Record) -> list[Study]:
 
 
 def in_order(studies: Sequence[Study]) -> list[Study]:
-    """Table 10 after Table 2."""
-    return sorted(studies, key=lambda study: [int(p) if p.isdigit() else p for p in NUMBER.split(study.table.name)])
+    return sorted(studies, key=lambda study: spec.natural(study.table.name))
 
 
 def _at(panel: dict[str, str]) -> str:

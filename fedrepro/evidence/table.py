@@ -19,7 +19,7 @@ from fedrepro.evidence.sections import SCALES, Fields, fields_of, merge, without
 from fedrepro.evidence.statements import Statement
 from fedrepro.simulation.run import Run
 
-LABELLED = ("axis", "scale", "override", "claim", "gate", "tune", "measure", "reported")  # where labels stand
+LABELLED = ("axis", "scale", "override", "claim", "gate", "tune", "measure", "reported")  # keys that contain labels
 DATA_NAMES = {
     "mnist": "MNIST",
     "fashion_mnist": "Fashion-MNIST",
@@ -35,7 +35,7 @@ DATA_NAMES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of the table: a label on every axis, and the run behind it but for the seed."""
+    """One cell of the table: a label on every axis, and the fields of its run without the seed."""
 
     labels: dict[str, str]
     fields: Fields
@@ -49,7 +49,7 @@ class Table:
     """One file <table>.toml, together with the paper's _base.toml."""
 
     title: str
-    question: str  # that it answers
+    question: str  # it answers
     source: str  # the paper, and where in it
     link: str = ""  # to the paper: https://doi.org/..., https://arxiv.org/abs/...
     seeds: list[int]
@@ -88,7 +88,7 @@ class Table:
         return self.at(scale).seeds or self.seeds
 
     def choices(self, scale: str) -> dict[str, dict[str, Fields]]:
-        """axis -> label -> fields of Run, with what the scale changes or leaves out."""
+        """axis -> label -> fields of Run, as changed or left out by the scale."""
         chosen, changes = {}, self.at(scale).axis
         for name, axis in self.axis.items():
             labels, change = axis.labels, changes.get(name, sections.AxisChange())
@@ -102,14 +102,14 @@ class Table:
             fields = merge(self.run, self.at(scale).run)
             for axis, label in zip(choices, labels, strict=True):
                 fields = merge(fields, choices[axis][label])
-            place = dict(zip(choices, labels, strict=True))
+            at = dict(zip(choices, labels, strict=True))
             for override in self.override:
-                if scale in override.scales and matches(override.where, place):
+                if scale in override.scales and matches(override.where, at):
                     if "method" in override.run:  # another method has other hyperparameters
                         fields = {**fields, "hp": {}}
                     fields = merge(fields, override.run)
             chosen = tuning.get((fields.get("data", ""), fields.get("method", "")), {})
-            result.append(Cell(place, merge(fields, without(chosen, self._swept))))
+            result.append(Cell(at, merge(fields, without(chosen, self._swept))))
         return result
 
     def named_for(self, scale: str) -> "Table":
@@ -118,7 +118,7 @@ class Table:
         return dataclasses.replace(self, names=names, **{key: _renamed(getattr(self, key), names) for key in LABELLED})
 
     def substitutes(self, scale: str) -> dict[str, str]:
-        """label -> what it must be called where this scale uses other data or another network than the paper's."""
+        """label -> its name if this scale uses other data or another network than the paper."""
         paper = {tuple(cell.labels.items()): cell.fields for cell in self.cells("paper", tuned=False)}
         used = {}  # label -> what its cells use in place of the paper's
         for cell in self.cells(scale, tuned=False):
@@ -133,7 +133,7 @@ class Table:
 
     @property
     def _swept(self) -> set[str]:
-        """What the table varies and tuning must leave alone: the fields of its axes, and those under `varies`."""
+        """What tuning must leave alone because the table varies it: the fields of its axes, and those in `varies`."""
         return {axis.field for axis in self.axis.values() if axis.field} | set(self.varies)
 
     def tuned(self, scale: str) -> dict[tuple[str, str], Fields]:
@@ -163,8 +163,8 @@ class Table:
         return found
 
     def reported_rows(self) -> list[dict[str, Any]]:
-        """The paper's numbers: labels by axis, the measure's name, value and deviation over seeds (NaN where none is
-        printed) in the measure's unit, "1000+" or not."""
+        """The paper's numbers: labels by axis, the measure's name, value and standard deviation over seeds (NaN if not
+        printed) in the measure's unit, and whether the value is censored ("1000+")."""
         rows = []
         for block in self.reported:
             with open(self.path.parent / "reported" / block.file, newline="") as file:
@@ -193,7 +193,7 @@ def read_tuned(path: Path) -> list[dict[str, str]]:
 
 
 def _renamed(value: Any, names: dict[str, str]) -> Any:
-    """A piece of a table with these labels renamed, wherever they stand."""
+    """A part of a table with these labels renamed wherever they occur."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = {f.name: _renamed(getattr(value, f.name), names) for f in dataclasses.fields(value)}
         return dataclasses.replace(value, **changed)

@@ -1,4 +1,4 @@
-"""A study as tables: CSV files, what a person reads, and the page of Markdown beside the results."""
+"""A study as tables: CSV files, tables for readers, and the README.md beside the results."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -18,7 +18,7 @@ SHOWN_EFFECTS = 8  # of a claim in the notebook and the README; the CSV file has
 
 
 def write(folder: Path, studies: Sequence[Study]) -> None:
-    """All that a folder holds but for figures and notebooks: CSV files, the record of their runs, README.md."""
+    """Everything in a folder of results but figures and notebooks: CSV files, the record of their runs, README.md."""
     folder.mkdir(parents=True, exist_ok=True)
     scratch.tidy(folder, ".")
     runs, rounds, tables = {}, {}, {}
@@ -63,8 +63,8 @@ def verdicts(study: Study) -> pd.DataFrame:
     columns = ["claim", "the paper says", "source", "verdict", "reason", "how it is judged", "scale", "seeds"]
     rows = []
     for claim, found in study.verdicts:
-        said = claim.id, claim.says, claim.source
-        rows.append((*said, found.word, found.reason, claim.note, study.scale, len(study.seeds)))
+        paper = claim.id, claim.says, claim.source
+        rows.append((*paper, found.word, found.reason, claim.note, study.scale, len(study.seeds)))
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -106,7 +106,7 @@ def caption(study: Study) -> str:
 
 
 def readable(study: Study) -> pd.DataFrame:
-    """The summary as a person reads it: the paper's number beside ours, with its interval over seeds."""
+    """The summary for readers: the paper's number beside ours, with its interval over seeds."""
     rows, table = study.summary.to_dict("records"), study.summary.copy()
     table["measured"] = [_measured(study, row) for row in rows]
     table["measure"] = [_named(study, row) for row in rows]
@@ -131,7 +131,7 @@ def _named(study: Study, row: dict) -> str:
 
 
 def _measured(study: Study, row: dict) -> str:
-    """`0.5 ± 0.01`; a target that seeds missed says so, in rounds by the papers' notation "1000+"."""
+    """`0.5 ± 0.01`; says if seeds missed a target, for rounds in the papers' notation "1000+"."""
     half = row["interval"]
     text = f"{row['measured']:.4g}" + ("" if half is None or np.isnan(half) else f" ± {half:.3g}")
     if not row["not_reached"]:
@@ -144,7 +144,7 @@ def _measured(study: Study, row: dict) -> str:
 
 
 def readable_verdicts(study: Study) -> pd.DataFrame:
-    """The verdicts as a person reads them, with the effects behind them: first those that do not hold."""
+    """The verdicts for readers, with the effects behind them: first those that do not hold."""
     rows = []
     for claim, found in study.verdicts:
         ordered = sorted(found.effects, key=lambda e: ("opposite", "open", "holds").index(e.state))

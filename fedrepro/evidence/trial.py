@@ -1,7 +1,6 @@
-"""A study as an instrument: train cells with other settings, pick curves.
+"""Experiments with a study: train cells with other settings, choose which curves to show.
 
-Nothing here writes to the results or to a person's store: what is tried is kept in a temporary folder, for as long as
-the process runs.
+Nothing here writes to the results or to the user's store: runs are kept in a temporary folder until the process ends.
 """
 
 import base64
@@ -26,7 +25,7 @@ from fedrepro.checks import choose
 from fedrepro.errors import BadInput
 from fedrepro.evidence import figures
 from fedrepro.evidence.comparisons import select
-from fedrepro.evidence.layout import ACCURACIES
+from fedrepro.evidence.measures import ACCURACIES
 from fedrepro.evidence.schema import matches
 from fedrepro.evidence.sections import Fields
 from fedrepro.evidence.study import COUNTED, Study, by_labels, with_sums
@@ -99,20 +98,20 @@ def vary(
     """Train cells of a study with other hyperparameters or fields of Run, and draw them into its curves.
 
     vary(study, hp={"tau": 3}, rounds=5, cells={"method": "FedBR"}): `cells` has labels of the study's axes; on an axis
-    that it does not name, the first cell is taken whose method takes the hyperparameters. One seed, the study's first,
-    unless told otherwise. `column` of the rounds is drawn, by default the accuracy that the table measures.
+    that it does not name, the first cell is used whose method takes the hyperparameters. `seeds`: by default only the
+    study's first. `column` of the rounds is drawn, by default the accuracy that the table measures.
     """
     column, hp = _column(study, column), hp or {}
     chosen = plan(study, hp, cells or {}, study.seeds[:1] if seeds is None else seeds, settings)
     runs = [run for _, run in chosen]
-    rows = _train(runs, column, workers)
+    rows = _train(runs, column, workers or study.workers)
     frames = [rows[run.id].assign(**cell.labels, seed=run.seed, run=run.id) for cell, run in chosen]
     what = ", ".join(f"{name} = {value}" for name, value in {**hp, **settings}.items())
     return Trial(study, column, what, runs, pd.concat(frames, ignore_index=True))
 
 
 def plan(study: Study, hp: Fields, where: Where, seeds: Sequence[int], settings: Fields) -> list[tuple[Cell, Run]]:
-    """The cells to train, each with its run for every seed; what cannot be trained, or changes nothing, is refused."""
+    """The cells to train, each with its run for every seed; refuses what cannot be trained or changes nothing."""
     for name in settings:
         if name not in SETTINGS:
             raise BadInput(f"vary: unknown setting {name!r}; allowed: hp, {', '.join(SETTINGS)}")
@@ -125,12 +124,12 @@ def plan(study: Study, hp: Fields, where: Where, seeds: Sequence[int], settings:
 
 def _cells(study: Study, hp: Fields, where: Where, settings: Fields) -> list[Cell]:
     """The cells to train."""
-    names, place = study.table.names, {}
+    names, selected = study.table.names, {}
     for axis, wanted in where.items():
         choose("cells", axis, study.axes)
         labels = [names.get(label, label) for label in ([wanted] if isinstance(wanted, str) else wanted)]
-        place[axis] = tuple(choose(f"cells[{axis!r}]", label, study.axes[axis]) for label in labels)
-    fit = [cell for cell in study.cells if matches(place, cell.labels)]
+        selected[axis] = tuple(choose(f"cells[{axis!r}]", label, study.axes[axis]) for label in labels)
+    fit = [cell for cell in study.cells if matches(selected, cell.labels)]
     if not fit:
         raise BadInput(f"vary: no cell of {study.table.name} has the labels {dict(where)}")
     options = [build(settings.get("method", cell.run(study.seeds[0]).method)).options() for cell in fit]
@@ -139,7 +138,7 @@ def _cells(study: Study, hp: Fields, where: Where, settings: Fields) -> list[Cel
         allowed = sorted(set(itertools.chain.from_iterable(options)))
         unknown = next((name for name in hp if name not in allowed), next(iter(hp)))
         raise BadInput(f"vary: unknown hyperparameter {unknown!r}; allowed: {', '.join(allowed) or 'none'}")
-    rest = {axis: (label,) for axis, label in able[0].labels.items() if axis not in place}
+    rest = {axis: (label,) for axis, label in able[0].labels.items() if axis not in selected}
     return [cell for cell in able if matches(rest, cell.labels)]
 
 
@@ -153,7 +152,7 @@ def _changed(cell: Cell, seed: int, hp: Fields, settings: Fields) -> Run:
 
 @cache
 def _kept():
-    """The temporary folder of this process: it goes when the process does."""
+    """This process's temporary folder, which is removed when the process ends."""
     return scratch.folder()
 
 
@@ -168,7 +167,7 @@ def _train(runs: list[Run], column: str, workers: int | None) -> dict[str, pd.Da
 
 
 class Picker:
-    """Controls that choose cells and seeds, and their curves; where widgets cannot be shown, there is a picture."""
+    """Controls that choose cells and seeds, and their curves; a picture if widgets cannot be shown."""
 
     def __init__(self, trial: Trial):
         import ipywidgets as w
@@ -185,7 +184,7 @@ class Picker:
             control.observe(self.refresh, "value")
         controls = w.Box(list(self.controls.values()), layout=w.Layout(flex_flow="row wrap"))
         self.box = w.VBox([controls, self.image])
-        self.refresh()  # once without anybody moving a control: a headless run shows the figure
+        self.refresh()  # once before any control moves: a headless run shows the figure
 
     def refresh(self, _=None) -> None:
         picks = {axis: list(control.value) for axis, control in self.controls.items()}
@@ -206,13 +205,13 @@ def _column(study: Study, given: str | None) -> str:
 
 
 def _hue(study: Study) -> str:
-    """The axis whose labels are lines: the method, else the last one that varies."""
+    """The axis with one line per label: the method, or else the last axis that varies."""
     varied = [axis for axis, labels in study.axes.items() if len(labels) > 1]
     return "method" if "method" in varied else (varied or list(study.axes))[-1]
 
 
 def _panel(study: Study) -> tuple[Figure, Axes]:
-    """A figure outside of pyplot: it is shown where it is returned and nowhere else."""
+    """A figure outside pyplot, which would show it a second time."""
     figures.style()
     figure = Figure(figsize=(11.5, 4.8), dpi=100, layout="constrained")
     figure.suptitle(f"{study.table.title} (scale: {study.scale})")
@@ -236,7 +235,7 @@ def _draw(panel: Axes, rows: pd.DataFrame, column: str, axes: list[str], order: 
 def _line(panel: Axes, rows: pd.DataFrame, column: str, **style: Any) -> None:
     """The mean over seeds round by round; a single round is a point."""
     known = rows.dropna(subset=[column])
-    known = known.assign(**{column: known[column] / 2**20}) if column in figures.MIB else known
+    known = known.assign(**{column: known[column] / 2**20}) if column in figures.IN_MIB else known
     style["marker"] = "o" if len(set(known["round"])) == 1 else None
     sns.lineplot(known, x="round", y=column, ax=panel, **style)
 

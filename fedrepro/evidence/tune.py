@@ -1,8 +1,8 @@
 """fedrepro tune <paper>/<table> --scale cpu: every method of the table gets the same number of pilot runs.
 
-Pilots use a seed of their own and are scored on images held out of the training data; test images are never read.
-What was tried and what was chosen goes to reproduce/<paper>/tuned/<scale>.csv, from where every table of the paper
-takes it by data set and method.
+Pilots use a separate seed and are scored on images held out of the training data; test images are never read. What was
+tried and chosen goes to reproduce/<paper>/tuned/<scale>.csv, where every table of the paper looks it up by data set and
+method.
 """
 
 import csv
@@ -26,7 +26,7 @@ from fedrepro.simulation.store import read_result, write_atomically
 from fedrepro.simulation.sweep import sweep
 
 COLUMNS: tuple[str, ...] = ("data", "method", "setting", "score", "chosen", "at the border", "run")
-TUNED = ("reduced", "cpu")  # smoke shows that everything runs; at paper scale the paper's values are used
+TUNED = ("reduced", "cpu")  # smoke only shows that everything runs; paper scale uses the paper's values
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,13 @@ class Pilot:
 
 def rule_of(table: Table) -> Tuning:
     if not table.tune:
-        raise BadInput(
-            f"{table.paper}/{table.name}: its TOML has no [tune]; docs/add-a-paper.md says what belongs there"
-        )
+        table_name = f"{table.paper}/{table.name}"
+        raise BadInput(f"{table_name}: its TOML has no [tune]; docs/add-a-paper.md says what belongs there")
     return table.tune
 
 
 def pilots(table: Table, scale: str) -> list[Pilot]:
-    """All runs of the search: the first cell of every data set and method, at every point of the method's grid."""
+    """All runs of the search: the first cell of every data set and method, at each point of the method's grid."""
     rule, found = rule_of(table), {}
     for cell in table.cells(scale, tuned=False):
         if matches(rule.where, cell.labels):
@@ -55,7 +54,7 @@ def pilots(table: Table, scale: str) -> list[Pilot]:
 
 
 def search(rule: Tuning, data: str, method: str, fields: dict) -> list[Pilot]:
-    """One pilot run per point of a method's grid: these fields of Run, shorter, on held-out images and another seed."""
+    """One pilot run per point of a method's grid: these fields of Run, fewer rounds, held-out images, another seed."""
     samples = fields.get("samples")
     short = {
         "seed": rule.seed,
@@ -68,14 +67,14 @@ def search(rule: Tuning, data: str, method: str, fields: dict) -> list[Pilot]:
 
 
 def score(rows: list[dict], column: str) -> float:
-    """Mean over the tests of the last third; a run that diverged is worse than any other."""
+    """Mean over the tests in the last third of the rounds; -1 for a run that diverged."""
     late = [row[column] for row in rows if row["round"] > len(rows) * 2 / 3]
     tested = [value for value in late if value == value]
     return float(np.mean(tested)) if tested else -1.0
 
 
 def chosen(rule: Tuning, tried: list[Pilot], store: Path) -> list[dict]:
-    """The lines of tuned/<scale>.csv for these pilots; of equal scores the first in the grid wins."""
+    """The lines of tuned/<scale>.csv for these pilots; ties go to the first in the grid."""
     lines, groups = [], {}
     for pilot in tried:
         groups.setdefault((pilot.data, pilot.method), []).append(pilot)
@@ -90,13 +89,13 @@ def chosen(rule: Tuning, tried: list[Pilot], store: Path) -> list[dict]:
 
 
 def border(grid: dict[str, list], setting: dict) -> str:
-    """The knobs whose chosen value is the smallest or largest tried: a wider grid might have found a better one."""
+    """The settings whose chosen value is the smallest or largest tried: a wider grid might do better."""
     ends = [name for name, values in grid.items() if len(values) > 1 and setting[name] in (min(values), max(values))]
     return " ".join(ends)
 
 
 def write(path: Path, lines: list[dict]) -> None:
-    """These lines in place of those of the same data set and method; the others stay."""
+    """Replace the lines with the same data set and method; keep the others."""
     own = {(line["data"], line["method"]) for line in lines}
     old = [line for line in read_tuned(path) if (line["data"], line["method"]) not in own]
     text = io.StringIO()

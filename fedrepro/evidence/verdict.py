@@ -1,7 +1,7 @@
 """What measured values say about a paper's claim.
 
-A claim is a list of comparisons. Each is a number that every seed gives (a difference of methods, a slope, a quotient),
-and a region in which the claim puts its mean, which is judged by a 95% interval:
+A claim is a list of comparisons. Each has one number per seed (a difference of methods, a slope, a quotient) and a
+region in which the claim puts their mean, which is judged by a 95% interval:
 
 holds     The interval lies inside the region. A claim holds if every comparison does, each on its own at 5%: an
           intersection-union test, which needs no correction.
@@ -9,7 +9,7 @@ opposite  The interval lies outside, and still at 5% after Holm's correction ove
           One such comparison is enough for the claim.
 open      Anything else.
 
-A claim holds in part if all comparisons made hold, but the paper's table makes more of them.
+A claim holds in part if all comparisons that were made hold, but the paper's table makes more.
 """
 
 from collections.abc import Sequence
@@ -41,20 +41,20 @@ Untrained = Sequence[tuple[dict[str, str], str]]
 
 @dataclass(frozen=True)
 class Effect:
-    """One comparison: its mean over seeds, the half-width of its interval, and the region that the claim names."""
+    """One comparison: its mean over seeds, the half-width of its interval, and the claimed region."""
 
     what: str
     mean: float
     half: float | None  # None with one seed
     low: float
     high: float
-    bound: str  # "at least", "at most": of a difference in which runs missed their target
-    df: float | None  # None where nothing was estimated
+    bound: str  # "at least" or "at most", if runs missed their target
+    df: float | None  # None if nothing was estimated
     p: float | None  # that the mean lies outside the region, on its own, two-sided
     p_opposite: float | None  # that it lies inside, after Holm's correction over the claim
     state: str  # holds, open, opposite
     seeds: int
-    seeds_needed: int | None  # that would decide it, were mean and spread to stay
+    seeds_needed: int | None  # to decide it with the same mean and spread
     unit: str
 
 
@@ -63,7 +63,7 @@ class Verdict:
     state: str  # a key of MARKS
     scale: str
     effects: tuple[Effect, ...] = ()
-    why: str = ""  # it cannot be tested
+    why: str = ""  # why it cannot be tested
     on_paper: int = 0  # comparisons that the paper's whole table makes; 0: not counted
 
     @property
@@ -81,7 +81,7 @@ class Verdict:
 
     @property
     def seeds_needed(self) -> int | None:
-        """All open comparisons that lean towards the claim have to be decided, or one that leans against it."""
+        """Enough to decide all open comparisons that lean towards the claim, or one that leans against it."""
         undecided = [effect for effect in self.effects if effect.state == "open"]
         known = [(e.seeds_needed, e.low < e.mean < e.high) for e in undecided if e.seeds_needed]
         if against := [needed for needed, towards in known if not towards]:
@@ -90,7 +90,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """One line: why it cannot be tested, or how many comparisons hold and what would decide it."""
+        """In one line: why it cannot be tested, or how many comparisons hold and what would decide it."""
         if self.state in ("not testable", NOT_RUN):
             return self.why
         if self.why:
@@ -107,7 +107,7 @@ class Verdict:
 
 
 def word(state: str, scale: str) -> str:
-    """How a verdict reads: below paper scale never like one on the paper."""
+    """The words of a verdict; below paper scale they never sound like a verdict on the paper itself."""
     found = {"holds": "reproduced", "holds in part": "reproduced in part", "opposite": "contradicted"}
     if state in found:
         return found[state] if scale == "paper" else f"{state} at {scale} scale"
@@ -124,7 +124,7 @@ def text(effect: Effect) -> str:
 
 
 def claimed(effect: Effect, times: float = 1.0, unit: str = "") -> str:
-    """` (claimed: above 1 points)`; nothing where only the sign is claimed."""
+    """` (claimed: above 1 points)`; empty if only the sign is claimed."""
     low, high, unit = effect.low * times, effect.high * times, f" {unit}" if unit else ""
     if effect.high == np.inf:
         return "" if effect.low == 0 else f" (claimed: above {low:.4g}{unit})"
@@ -146,10 +146,10 @@ def judge(
     paper_cells: Sequence[dict[str, str]] = (),
     planned: Sequence[dict[str, str]] = (),
 ) -> Verdict:
-    """`values`: measure, the axes' labels, seed, value (NaN where a target was missed) and, of a target, `limit`, what
-    was spent when the run stopped. `untrained`: panels in which nothing that is learned can be judged yet, and why.
-    `paper_cells`: the labels of every cell of the paper's table, to say how much of the claim was judged; `planned`:
-    those of this scale, trained or not.
+    """`values`: measure, the axes' labels, seed, value (NaN if a target was missed) and, for targets, `limit`: what had
+    been spent when the run stopped. `untrained`: panels in which accuracy cannot be judged yet, and why. `paper_cells`:
+    the labels of every cell of the paper's table, to say how much of the claim was judged; `planned`: those of this
+    scale, trained or not.
 
     A claim on several measures, or in several blocks, is one claim with the comparisons of all of them."""
     for statement in claim.statements:
@@ -187,9 +187,9 @@ class Part:
 
     statement: Statement
     measure: Measure
-    cells: Cells | None  # None where all of them are in untrained panels
+    cells: Cells | None  # None if all of them are in untrained panels
     made: list[Comparison]
-    untrained: list[str]  # why it has to do without some cells
+    untrained: list[str]  # why some cells are left out
 
 
 def parts_of(
@@ -210,17 +210,17 @@ def parts_of(
     return parts
 
 
-def _count(statement: Statement, measure: Measure, places: Sequence[dict[str, str]], reported: Reported) -> int:
-    """How many comparisons a statement makes on these cells."""
-    table = pd.DataFrame(places).assign(seed=0, value=1.0)
-    axes = {axis: list(dict.fromkeys(place[axis] for place in places)) for axis in places[0]}
+def _count(statement: Statement, measure: Measure, labels: Sequence[dict[str, str]], reported: Reported) -> int:
+    """How many comparisons a statement makes on cells with these labels."""
+    table = pd.DataFrame(labels).assign(seed=0, value=1.0)
+    axes = {axis: list(dict.fromkeys(cell[axis] for cell in labels)) for axis in labels[0]}
     return len(statement.comparisons(measure, Cells(table, axes), reported))
 
 
 def _trained(
     values: pd.DataFrame, statement: Statement, measure: Measure, untrained: Untrained
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The values outside of these panels, and why a statement has to do without the others."""
+    """The values outside these panels, and why a statement cannot use the others."""
     why = []
     for panel, reason in untrained if measure.learned else ():
         inside = select(values, panel)

@@ -1,10 +1,10 @@
-"""fedrepro verify: committed results must follow from their record, and a sample of runs must repeat to the bit.
+"""fedrepro verify: committed results must follow from their record, and a sample of runs must repeat bit for bit.
 
-1. Every file of the tables that manifest.json names is there, and no other; figures, notebooks and the record itself
-   have its checksums. Every cell of every CSV is computed again from rounds.csv.gz and reproduce/<paper>/*.toml.
-   Nothing is trained.
-2. The runs drawn are trained again in a store of their own: digest, data, costs and every column of every round but the
-   clocks must be the recorded ones.
+1. Every file of the tables in manifest.json exists, and no other; figures, notebooks and the record itself have the
+   checksums given there. Every cell of every CSV is computed again from rounds.csv.gz and reproduce/<paper>/*.toml;
+   nothing is trained.
+2. The runs drawn are trained again in a temporary store: digest, data, costs and every column of every round except the
+   times must be as recorded.
 """
 
 import csv
@@ -32,7 +32,7 @@ from fedrepro.simulation.store import CLOCKS, read_result
 from fedrepro.simulation.sweep import sweep
 
 SHOWN = 20  # findings of one folder that are printed
-NEEDED = {  # files of a record, and what is lost without them
+NEEDED = {  # file of a record: what is lost without it
     record.RUNS: "nothing can be checked",
     record.ROUNDS: "numbers cannot be checked, only digests of runs trained again",
     record.MANIFEST: "which tables were here is not known",
@@ -70,7 +70,7 @@ def _report(check: "Check") -> int:
 
 
 def _say_absent(checks: list["Check"], folder: Path) -> None:
-    """Results may be partial on purpose: which papers, tables and seeds are not here is said, and is no finding."""
+    """Results may be partial on purpose: missing papers, tables and seeds are listed but are not findings."""
     for check in checks:
         known = check.record
         names = [table.name for table in spec.tables(known.paper)] if known.paper in spec.papers() else []
@@ -97,7 +97,7 @@ def _say_unchecked(records: list[Record], folder: Path) -> int:
 
 
 class Check:
-    """What in a folder does not follow from its record."""
+    """Finds what in a folder does not follow from its record."""
 
     def __init__(self, known: Record):
         self.record = known
@@ -119,7 +119,7 @@ class Check:
             yield from self._readme()
 
     def _runs(self) -> Iterator[str]:
-        """Runs that are damaged, or not whole."""
+        """Runs that are damaged or incomplete."""
         known = self.record
         for run_id in known.runs:
             if why := known.damage(run_id):
@@ -135,7 +135,7 @@ class Check:
                 yield f"{record.ROUNDS}: run {run_id} does not have the rounds 1 to {wanted}"
 
     def _tables(self) -> Iterator[str]:
-        """CSV files that are missing, that differ, or that no table gives; runs that no table has."""
+        """CSV files that are missing, differ or belong to no table; runs that belong to no table."""
         known, named = self.record, self.record.manifest["tables"]
         files = {name: text for study in self.studies for name, text in tables.csv_files(study).items()}
         drawn = {name + suffix for name in named for suffix in record.DRAWN}
@@ -156,7 +156,7 @@ class Check:
             yield f"{name} belongs to no table of {known.paper}"
 
     def _manifest(self) -> Iterator[str]:
-        """Figures, notebooks and files of the record that are gone or have changed."""
+        """Figures, notebooks and files of the record that are missing or have changed."""
         then = self.record.manifest
         now = self.record.described(then["tables"])
         wanted = {name + suffix for name in then["tables"] for suffix in record.DRAWN} | set(then["sha256"])
@@ -175,7 +175,7 @@ class Check:
 
 
 def _differences(path: Path, text: str) -> Iterator[str]:
-    """Cells of a CSV file that are not those of `text`, by row (the header is row 1) and column."""
+    """Cells of a CSV file that differ from `text`, by row (the header is row 1) and column."""
     if not path.exists():
         yield f"{path.name} is missing"
         return
@@ -212,7 +212,7 @@ def _train_again(records: list[Record], sample: int, seed: int, workers: int | N
     took = f"they took {minutes:.1f} minutes when they were recorded"
     print(f"training {len(drawn)} of {len(whole)} runs again (drawn with seed {seed}); {took}", flush=True)
     promised = f"the mean accuracy over the tested rounds within {100 * TOLERANCE:g} points"
-    for change in sorted({change for known, run_id in drawn for change in _elsewhere(known.runs[run_id])}):
+    for change in sorted({change for known, run_id in drawn for change in _machine_changes(known.runs[run_id])}):
         print(f"  {change}: digests cannot be equal; data and structure must be the same, {promised}")
     runs, findings = [Run.from_dict(known.runs[run_id]["run"]) for known, run_id in drawn], 0
     with scratch.folder() as store:
@@ -234,14 +234,14 @@ def _agreement(recorded: dict, summary: dict) -> str:
 
 
 def _compare(known: Record, run_id: str, summary: dict, rows: list[dict]) -> str | None:
-    """How a run trained now differs from its record, by the promise for this machine: to the bit, or in kind."""
+    """How a run trained now differs from its record: bit for bit, or within TOLERANCE on another kind of machine."""
     recorded = known.runs[run_id]
     if recorded["data"] != summary["data"] and recorded["data"].get("sha256") != summary["data"].get("sha256"):
         return f"DIFFERS: the data are others: recorded {recorded['data']}, now {summary['data']}"
     if "costs" in recorded and recorded["costs"] != (costs := round_costs(Run.from_dict(recorded["run"]))):
         return f"DIFFERS: costs recorded {recorded['costs']}, now {costs}"
     then = known.rounds.get(run_id, [])
-    if _elsewhere(recorded):
+    if _machine_changes(recorded):
         return _compare_in_kind(then, rows)
     for before, now in zip_longest(then, rows if then else [], fillvalue={}):
         for column in [c for c in {**before, **now} if c not in CLOCKS]:
@@ -255,20 +255,20 @@ def _compare(known: Record, run_id: str, summary: dict, rows: list[dict]) -> str
     return None
 
 
-def _elsewhere(recorded: dict) -> list[str]:
-    """What decides the last bits of a result and differs here from where it was recorded."""
+def _machine_changes(recorded: dict) -> list[str]:
+    """What affects the last bits of a result and differs from the machine that recorded it."""
     here = {"torch": torch.__version__, **_arithmetic(machine())}
     then = {"torch": recorded["versions"].get("torch"), **_arithmetic(recorded["machine"])}
     return [f"{name} was {then[name]}, is {here[name]}" for name in here if here[name] != then[name]]
 
 
 def _arithmetic(found: dict) -> dict[str, str]:
-    """MKL chooses its code by the processor's vendor, torch by the instruction set."""
+    """MKL chooses its kernels by the processor's vendor, torch by the instruction set."""
     return {"vendor": found.get("cpu", "").split(" ")[0], "instruction set": found.get("instructions", "")}
 
 
 def _compare_in_kind(recorded: list[dict], rows: list[dict]) -> str | None:
-    """Where rounding differs, training takes another path: the same structure, and accuracy within TOLERANCE."""
+    """If rounding differs, training takes another path: require the same structure, and accuracy within TOLERANCE."""
     for before, now in zip_longest(recorded, rows, fillvalue={}):
         if (set(before) ^ set(now)) - set(CLOCKS) or before["round"] != now["round"]:
             return f"DIFFERS: other rounds or columns from round {(now or before)['round']} on"

@@ -1,1 +1,1 @@
-"""Lessons for a class: pure functions that compute and draw, one module a lesson; `widgets` puts controls on them."""
+"""Lessons for a class: pure functions that compute and draw, one module per lesson; `widgets` adds controls."""

@@ -1,4 +1,4 @@
-"""What the lessons' panels are made of: sliders and choices at the left, numbers and a figure at the right."""
+"""The parts of the lessons' panels: sliders and choices on the left, numbers and a figure on the right."""
 
 import base64
 import gc
@@ -27,7 +27,7 @@ STYLE = """<style>
 
 
 def slider(kind: type, text: str, value, low, high, step=None, **more) -> Control:
-    """A slider that acts when it is released, so that drawings do not queue up."""
+    """A slider that acts on release, so that drawings do not queue up."""
     more |= {"step": step} if step else {}
     layout = w.Layout(width="100%")
     return kind(value=value, min=low, max=high, description=text, continuous_update=False, layout=layout, **more)
@@ -51,14 +51,14 @@ def text(name: str) -> w.HTML:
 
 
 def refusal(error: Exception) -> str:
-    """What was refused, for the page; an unexpected error is named as well."""
+    """An error for the page; an unexpected one with its type."""
     reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
     style = "border-left:4px solid #d55e00;background:#fdf0e7;color:#222;padding:6px 12px;margin:6px 0"
     return f"<div style='{style}'><b>This cannot be done.</b> {html.escape(reason)}</div>"
 
 
 class Picture(w.HTML):
-    """A figure as an image with an alternative text, which ipywidgets.Image does not have."""
+    """A figure as an image with alternative text, which ipywidgets.Image lacks."""
 
     png = b""
 
@@ -74,7 +74,7 @@ class Picture(w.HTML):
 
 
 class Page:
-    """The controls stay in view beside the figure. Where widgets cannot be shown, the figure is a picture."""
+    """The controls stay in view beside the figure. If widgets cannot be shown, there is a picture."""
 
     def __init__(self, controls: list[Control], results: list[w.Widget], picture: Picture):
         left = w.VBox(controls, layout=w.Layout(flex="0 0 240px")).add_class("explore-controls")
@@ -89,7 +89,7 @@ class Page:
 
 class Panel(Page):
     """Calls `view` with the values of the controls whenever one changes, and shows the figure and the sentence that it
-    returns. `unused` names the controls that do not matter at the moment; they are hidden."""
+    returns. `unused` returns the controls that have no effect at the moment; they are hidden."""
 
     def __init__(
         self, alt: str, view: Callable, controls: dict[str, Control], unused: Callable = lambda **_: (), more=()
@@ -99,7 +99,7 @@ class Panel(Page):
         for control in controls.values():
             control.observe(self.refresh, "value")
         super().__init__([*controls.values(), *more], [self.problem, self.numbers, self.picture], self.picture)
-        gc.freeze()  # what exists now stays: collections look at new objects only
+        gc.freeze()  # garbage collection then looks only at new objects
         self.refresh()
 
     @undisturbed()

@@ -18,32 +18,19 @@ from fedrepro.simulation.run import Run
 
 SETTINGS = {"lam": 0.1, "beta": 0.01, "rate": 0.1, "updates": 5}  # what the lesson varies
 CLIENTS, ROUNDS = 6, 12
-DATA: dict[str, Any] = {
-    "data": "digits",
-    "split": "shards:2",
-    "clients": CLIENTS,
-    "per_round": CLIENTS,
-    "personal": "all",
-}
-TRAINING: dict[str, Any] = {
-    "model": "cnn_mnist",
-    "rounds": ROUNDS,
-    "epochs": 1,
-    "batch": 30,
-    "lr": 0.1,
-    "momentum": 0.5,
-}
-TRAINED = Run(**DATA, **TRAINING, method="kapc", hp=SETTINGS)
+DATA: dict[str, Any] = {"data": "digits", "split": "shards:2", "clients": CLIENTS, "per_round": CLIENTS}
+TRAINING: dict[str, Any] = {"model": "cnn_mnist", "rounds": ROUNDS, "epochs": 1, "batch": 30, "lr": 0.1}
+TRAINED = Run(**DATA, **TRAINING, momentum=0.5, personal="all", method="kapc", hp=SETTINGS)
 ALT = "Relationship matrices of four layers; a client's self-relationship by round; the layers that are not sent."
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A small KAPC federation: what its server computed, and what it needs to compute it with other settings."""
+    """A small KAPC federation: what its server computed, and the inputs to repeat that with other settings."""
 
     layers: dict[str, int]  # name: bytes
     labels: list[list[int]]  # the classes of each client
-    products: list[list[torch.Tensor]]  # of each round and layer, <w_j, w_k> of the models that the server had
+    products: list[list[torch.Tensor]]  # by round and layer: <w_j, w_k> of the server's models
     cubes: list[torch.Tensor]  # of each round, layer x client x client
     accuracy: list[float]
 
@@ -86,7 +73,7 @@ def withheld(cube: np.ndarray, mu: float) -> np.ndarray:
 
 
 @kept
-def places() -> Figure:
+def layout() -> Figure:
     figure = canvas(5.6)
     names, clients = layer_names(), range(CLIENTS)
     grid = figure.add_gridspec(2, 1, left=0.125, right=0.985, top=0.92, bottom=0.105, hspace=0.5)
@@ -110,7 +97,7 @@ def layer_names() -> list[str]:
 
 
 def draw(t: int, client: int, mu: float, **settings) -> Figure:
-    figure, names, cubes = places(), layer_names(), evolve(**settings)
+    figure, names, cubes = layout(), layer_names(), evolve(**settings)
     relations, key, over, sent = figure.axes
     _relations(relations, key, cubes[t - 1], client, [f"{name}, round {t}" for name in names])
     for i, (name, colour) in enumerate(zip(names, sns.color_palette("viridis_r", len(names)), strict=True)):
@@ -123,17 +110,17 @@ def draw(t: int, client: int, mu: float, **settings) -> Figure:
     return figure
 
 
-def _relations(place, key, layers: np.ndarray, client: int, titles: list[str]) -> None:
-    """The matrices of all layers side by side, in one image: axes take the time."""
+def _relations(ax, key, layers: np.ndarray, client: int, titles: list[str]) -> None:
+    """The matrices of all layers side by side in one image, because axes are slow to draw."""
     n = layers.shape[1]
     side_by_side = np.hstack([np.pad(layer, ((0, 0), (0, 1)), constant_values=np.nan) for layer in layers])[:, :-1]
     row = (np.arange(n)[:, None] == client) & ~np.isnan(side_by_side)
-    matrix(place, side_by_side, numbers="{:.2f}", where=row, low=0, high=1, key=key)
+    matrix(ax, side_by_side, numbers="{:.2f}", where=row, low=0, high=1, key=key)
     for i, title in enumerate(titles):
         left = i * (n + 1)
-        place.text(left + (n - 1) / 2, -0.8, title, ha="center", va="bottom", fontsize=12)
+        ax.text(left + (n - 1) / 2, -0.8, title, ha="center", va="bottom", fontsize=12)
         frame = Rectangle((left - 0.5, client - 0.5), n, 1, fill=False, edgecolor=CHOSEN, linewidth=2.5, clip_on=False)
-        place.add_patch(frame).set_zorder(3)
+        ax.add_patch(frame).set_zorder(3)
 
 
 def say(t: int, client: int, mu: float, **settings) -> str:

@@ -24,7 +24,7 @@ WIDTH = 7.6  # inches: what JupyterLab has room for beside the controls on a scr
 X_LABEL = 25  # points from an axis down to its label
 TEXT: dict[Any, int] = {"axes.titlesize": 12, "axes.labelsize": 12, "xtick.labelsize": 11, "ytick.labelsize": 11}
 _blue, _orange, _green, _, _purple, _brown, _, _grey, _, _sky = sns.color_palette("colorblind", 10).as_hex()
-# One colour, one meaning, in every lesson and method notebook
+# A colour means the same in every lesson and method notebook
 LOCAL = FIRST = _blue  # what a client has or trained; the first of two clients or methods
 OLDER = _sky  # what a client kept from an earlier visit
 SECOND = _purple  # the second of two clients or methods
@@ -38,8 +38,7 @@ INK = "0.2"
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No garbage collection meanwhile: figures are full of cycles, and to look through all of torch takes longer than
-    to draw one."""
+    """Without garbage collection: figures are full of cycles, and searching all of torch takes longer than drawing."""
     gc.disable()
     try:
         yield
@@ -60,8 +59,8 @@ def canvas(height: float) -> Figure:
 
 
 def kept(layout: Callable[[], Figure]) -> Callable[[], Figure]:
-    """The figure that `layout` makes is made once and emptied for each drawing: to make axes takes as long as to draw
-    them. Titles, labels and ticks stay until others are set; what is drawn, and limits, do not."""
+    """Make the figure once and empty it before each drawing, because making axes takes as long as drawing them. Titles,
+    labels and ticks stay until they are set again; drawn artists and limits do not."""
     made = cache(layout)
 
     @wraps(layout)
@@ -69,30 +68,30 @@ def kept(layout: Callable[[], Figure]) -> Callable[[], Figure]:
         _style()
         figure = made()
         drawn = list(figure.images)
-        for place in figure.axes:
-            drawn += [*place.lines, *place.patches, *place.collections, *place.images, *place.texts]
+        for ax in figure.axes:
+            drawn += [*ax.lines, *ax.patches, *ax.collections, *ax.images, *ax.texts]
         for artist in drawn:
             artist.remove()
-        for place in figure.axes:
-            place.containers.clear()  # of bars: remove() leaves them
-            place.relim()
-            place.autoscale()
+        for ax in figure.axes:
+            ax.containers.clear()  # of bars: remove() leaves them
+            ax.relim()
+            ax.autoscale()
         return figure
 
     return emptied
 
 
 def png(figure: Figure) -> bytes:
-    """Text is what takes the time in a figure: few ticks, and none is measured to find a place for another."""
-    for place in figure.axes:
-        for axis in (place.xaxis, place.yaxis):
+    """Text is the slow part of a figure: use few ticks, and do not measure them to place labels."""
+    for ax in figure.axes:
+        for axis in (ax.xaxis, ax.yaxis):
             if isinstance(locator := axis.get_major_locator(), MaxNLocator):
                 locator.set_params(nbins=4)
-        place.set_title(place.get_title(), y=1.0)
+        ax.set_title(ax.get_title(), y=1.0)
         below = ScaledTranslation(0, -X_LABEL / 72, figure.dpi_scale_trans)
-        place.xaxis.set_label_coords(0.5, 0, place.transAxes + below)
-        if not place.get_ylabel():
-            place.yaxis.set_label_coords(0, 0.5)
+        ax.xaxis.set_label_coords(0.5, 0, ax.transAxes + below)
+        if not ax.get_ylabel():
+            ax.yaxis.set_label_coords(0, 0.5)
     with mpl.rc_context({"text.hinting": "no_hinting"}):  # a third of the time
         canvas: Any = figure.canvas
         canvas.draw()
@@ -102,13 +101,13 @@ def png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def matrix(place, values, *, colours: str = "mako_r", numbers: str = "", where=True, low=None, high=None, key=None):
-    """A matrix as colours, and the axes `key` as their scale. `numbers` writes the values into the cells of `where`, if
-    there is room and time for them, but no zeros: their colour says it."""
+def matrix(ax, values, *, colours: str = "mako_r", numbers: str = "", where=True, low=None, high=None, key=None):
+    """A matrix as colours, with the axes `key` as their scale. `numbers` writes the nonzero values into the cells of
+    `where`, if there is room and time."""
     values = np.asarray(values, dtype=float)
     shades = sns.color_palette(colours, as_cmap=True)
-    picture = place.imshow(values, cmap=shades, aspect="auto", vmin=low, vmax=high)
-    place.grid(False)
+    picture = ax.imshow(values, cmap=shades, aspect="auto", vmin=low, vmax=high)
+    ax.grid(False)
     if key is not None:
         bottom, top = picture.get_clim()
         key.imshow(
@@ -116,29 +115,29 @@ def matrix(place, values, *, colours: str = "mako_r", numbers: str = "", where=T
         )
         key.set(yticks=[bottom, top], yticklabels=[f"{bottom:g}", f"{top:g}"])
     written = np.argwhere((values != 0) & where)
-    height, width = place.bbox.size[::-1] / values.shape
+    height, width = ax.bbox.size[::-1] / values.shape
     if numbers and height >= 15 and width >= 20 and len(written) <= 100:
         dark = picture.to_rgba(values)[..., :3] @ (0.299, 0.587, 0.114) < 0.5
         for i, j in written:
             colour, number = "white" if dark[i, j] else INK, numbers.format(values[i, j])
             number = number.removeprefix("0") if width < 28 else number
-            place.text(j, i, number, ha="center", va="center", fontsize=9, color=colour)
+            ax.text(j, i, number, ha="center", va="center", fontsize=9, color=colour)
 
 
-def colour_key(place) -> None:
-    """Narrow axes for the scale of a matrix's colours, its numbers at the right."""
-    place.grid(False)
-    place.set(xticks=[])
-    place.yaxis.set_tick_params(left=False, labelleft=False, labelright=True, pad=1)
+def colour_key(ax) -> None:
+    """Narrow axes for the scale of a matrix's colours, with numbers on the right."""
+    ax.grid(False)
+    ax.set(xticks=[])
+    ax.yaxis.set_tick_params(left=False, labelleft=False, labelright=True, pad=1)
 
 
-def columns(place, x, heights, *, width: float = 0.8, bottom: Any = 0.0, flat: bool = False, **style) -> None:
-    """Bars, upright or `flat`, as one artist: many rectangles take long."""
+def columns(ax, x, heights, *, width: float = 0.8, bottom: Any = 0.0, flat: bool = False, **style) -> None:
+    """Bars, upright or `flat`, as one artist: many rectangles are slow."""
     x, bottom = np.asarray(x, dtype=float), np.broadcast_to(bottom, len(x))
     left, right, top = x - width / 2, x + width / 2, bottom + np.asarray(heights)
     corners: Any = np.stack([np.stack(c, 1) for c in ((left, bottom), (left, top), (right, top), (right, bottom))], 1)
-    place.add_collection(PolyCollection(corners[..., ::-1] if flat else corners, linewidth=0, **style))
-    place.autoscale_view()
+    ax.add_collection(PolyCollection(corners[..., ::-1] if flat else corners, linewidth=0, **style))
+    ax.autoscale_view()
 
 
 def ticks(count: int, most: int = 12) -> list[int]:

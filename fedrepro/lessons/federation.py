@@ -1,4 +1,4 @@
-"""A small federation in this process that a lesson can look into between two rounds."""
+"""A small federation in this process that a lesson can inspect between rounds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -56,8 +56,8 @@ def features() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 @lru_cache(maxsize=64)
 def bowl(three: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean of (w x + b - label)² / 2 over images of which a share `three` are 3s, as a bowl: its curvature H and
-    where it is least."""
+    """The mean of (w x + b - label)² / 2 over images of which a share `three` are 3s, a quadratic bowl: its curvature H
+    and minimum."""
     _, x, labels = features()
     weights = torch.where(labels > 0, three / (labels > 0).sum(), (1 - three) / (labels < 0).sum())
     curve = x.T @ (weights[:, None] * x)
@@ -70,7 +70,7 @@ def bowls(setting: Setting) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
 
 @lru_cache(maxsize=64)
 def best(setting: Setting) -> tuple[torch.Tensor, torch.Tensor]:
-    """The curvature and the least point of the loss on all images."""
+    """The curvature and the minimum of the loss on all images."""
     parts = [(share, *bowls(setting)[name]) for name, share in setting.shares.items()]
     curve = sum((share * H for share, H, _ in parts), torch.zeros(2, 2, dtype=torch.float64))
     pull = sum((share * H @ least for share, H, least in parts), torch.zeros(2, dtype=torch.float64))
@@ -113,7 +113,7 @@ def distances(setting: Setting) -> np.ndarray:
 
 
 def accuracy(model: np.ndarray, setting: Setting) -> float:
-    """Of the model on all images, in the clients' shares."""
+    """On all images, weighted by the clients' shares."""
     _, x, labels = features()
     right = ((x.numpy() @ model) * labels.numpy() > 0).astype(float)
     threes = setting.size * setting.skew + (1 - setting.size) * (1 - setting.skew)
@@ -121,7 +121,7 @@ def accuracy(model: np.ndarray, setting: Setting) -> float:
 
 
 @kept
-def places() -> Figure:
+def layout() -> Figure:
     figure = canvas(5.3)
     grid = figure.add_gridspec(1, 2, width_ratios=[1.5, 1], left=0.09, right=0.985, top=0.93, bottom=0.115, wspace=0.24)
     figure.add_subplot(grid[0]).set(xlabel="weight w", ylabel="bias b")
@@ -134,7 +134,7 @@ def places() -> Figure:
 
 
 def draw(setting: Setting, moment: int) -> Figure:
-    figure = places()
+    figure = layout()
     where, images, apart = figure.axes
     _map(where, setting, moment)
     _images(images, setting)
@@ -147,32 +147,30 @@ def draw(setting: Setting, moment: int) -> Figure:
     return figure
 
 
-def _map(place, setting: Setting, moment: int) -> None:
-    rounds, phase = divmod(moment, 3)  # whole rounds that are over, and what has happened since
+def _map(ax, setting: Setting, moment: int) -> None:
+    rounds, phase = divmod(moment, 3)  # complete rounds, and what has happened since
     curve, least = best(setting)
     bends, turn = np.linalg.eigh(curve.numpy())
-    more = np.array([0.02, 0.1, 0.25, 0.5, 0.9, 1.4, 2.0])  # than the least loss: an ellipse each
+    more = np.array([0.02, 0.1, 0.25, 0.5, 0.9, 1.4, 2.0])  # above the smallest loss: one ellipse each
     wide, high = np.sqrt(8 * more / bends[:, None])
     angle = np.full(len(more), np.degrees(np.arctan2(turn[1, 0], turn[0, 0])))
-    at = {"units": "xy", "offsets": [least.numpy() for _ in more], "offset_transform": place.transData}
-    place.add_collection(EllipseCollection(wide, high, angle, **at, facecolor="none", edgecolor="0.8", linewidth=0.9))
+    at = {"units": "xy", "offsets": [least.numpy() for _ in more], "offset_transform": ax.transData}
+    ax.add_collection(EllipseCollection(wide, high, angle, **at, facecolor="none", edgecolor="0.8", linewidth=0.9))
     models = course(setting).models
-    place.plot(*models[: rounds + 1].T, "-s", color=GLOBAL, linewidth=2, markersize=6)
+    ax.plot(*models[: rounds + 1].T, "-s", color=GLOBAL, linewidth=2, markersize=6)
     for name, colour in COLOURS.items():
         own = bowls(setting)[name][1].numpy()
-        place.plot(*own, "o", color=colour, markersize=11)
-        place.text(
-            own[0] + 0.08, own[1] + (0.1 if name == "A" else -0.2), f"best for {name}", color=colour, fontsize=11
-        )
+        ax.plot(*own, "o", color=colour, markersize=11)
+        ax.text(own[0] + 0.08, own[1] + (0.1 if name == "A" else -0.2), f"best for {name}", color=colour, fontsize=11)
         if moment and phase != 1:
             way = course(setting).visits[rounds if phase else rounds - 1][name]
-            place.plot(*way.T, "-", color=colour, linewidth=2, marker=".", markersize=6)
-    place.plot(*least.numpy(), "*", color="0.1", markersize=15)
-    place.plot(*models[rounds], "s", color=GLOBAL, markersize=10, markeredgecolor=CHOSEN, markeredgewidth=2.5)
-    place.set(**LIMITS, title="■ server's model   ★ best for all images")
+            ax.plot(*way.T, "-", color=colour, linewidth=2, marker=".", markersize=6)
+    ax.plot(*least.numpy(), "*", color="0.1", markersize=15)
+    ax.plot(*models[rounds], "s", color=GLOBAL, markersize=10, markeredgecolor=CHOSEN, markeredgewidth=2.5)
+    ax.set(**LIMITS, title="■ server's model   ★ best for all images")
 
 
-def _images(place, setting: Setting, count: int = 8) -> None:
+def _images(ax, setting: Setting, count: int = 8) -> None:
     """Images of each client in its own mixture."""
     pictures, _, labels = features()
     rows = []
@@ -181,8 +179,8 @@ def _images(place, setting: Setting, count: int = 8) -> None:
         rows.append(torch.cat([pictures[labels > 0][:threes], pictures[labels < 0][: count - threes]]))
     framed = np.pad(torch.stack(rows).numpy(), ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=255)
     mosaic = framed.transpose(0, 2, 1, 3).reshape(2 * 9, count * 9)
-    place.imshow(mosaic, cmap="gray", aspect="auto", extent=(0, count, 1.5, -0.5))
-    place.set(title=f"A: {setting.skew:.0%} 3s, B: {1 - setting.skew:.0%}")
+    ax.imshow(mosaic, cmap="gray", aspect="auto", extent=(0, count, 1.5, -0.5))
+    ax.set(title=f"A: {setting.skew:.0%} 3s, B: {1 - setting.skew:.0%}")
 
 
 def say(setting: Setting, moment: int) -> str:

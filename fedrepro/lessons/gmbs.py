@@ -1,4 +1,4 @@
-"""Lesson: GMBS, the bandit of FedBR that decides how many blocks each client gets, against invented clients."""
+"""Lesson: GMBS, FedBR's bandit that decides how many blocks each client gets, with invented clients."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,12 +31,12 @@ class Setting:
     ema: float = 0.5
     slow: float = 4.0  # how many times longer the slow client takes
     far: float = 2.0  # how many times farther from the mean the far client is
-    rate: float = 0.3  # the share of its loss that a client loses in a round with the blocks that suit it best
+    rate: float = 0.3  # the share by which a client's loss falls in a round with its best number of blocks
     noise: float = 0.02
     seed: int = 0
 
     def suits(self, client: str) -> int:
-        """The number of blocks that helps a client most: invented. The skewed one is best left to itself."""
+        """The (invented) number of blocks that helps a client most; the skewed client is best left alone."""
         return {"plain": self.blocks // 2, "slow": self.blocks // 2, "skewed": 1, "far": self.blocks - 1}[client]
 
 
@@ -53,7 +53,7 @@ class Step:
 
 @lru_cache(maxsize=32)
 def simulate(setting: Setting, rounds: int = ROUNDS) -> list[Step]:
-    """The real bandit: FedBR's own plan and aggregate, with the feedback of clients that only pretend to train."""
+    """The real bandit: FedBR's own plan and aggregate, with feedback from clients that only pretend to train."""
     method, cids = FedBR(tau=setting.tau, ema=setting.ema), range(len(CLIENTS))
     run = Run(method="fedbr", clients=len(CLIENTS), per_round=len(CLIENTS), rounds=rounds, seed=setting.seed)
     model: Any = SimpleNamespace(block_params={m: [] for m in range(setting.blocks)})  # the server only counts them
@@ -71,21 +71,21 @@ def simulate(setting: Setting, rounds: int = ROUNDS) -> list[Step]:
 
 
 def _visit(setting: Setting, t: int, cid: int, server: dict[str, Any], losses: dict[int, float]) -> Upload:
-    """What an invented client answers: its loss falls the more, the better the number of blocks suits it."""
+    """The answer of an invented client: the better the number of blocks suits it, the more its loss falls."""
     client, alpha = CLIENTS[cid], server["fedbr/sent"][cid]
     shake = float(torch.randn((), generator=stream(setting.seed, "gmbs", t, cid)))
     fit = exp(-(((alpha - setting.suits(client)) / 1.5) ** 2))
     losses[cid] = max(losses[cid] * (1 - setting.rate * fit) + setting.noise * shake, 0.0)
     radius, seconds = setting.far if client == "far" else 1.0, setting.slow if client == "slow" else 1.0
     angle = 2 * pi * cid / len(CLIENTS)
-    place = Tree(x=server["w"]["x"] + radius * torch.tensor([cos(angle), sin(angle)]))
-    sent = {"w": place, "b": Tree(), "fedbr/alpha": alpha, "fedbr/zeta": losses[cid]}
+    model = Tree(x=server["w"]["x"] + radius * torch.tensor([cos(angle), sin(angle)]))
+    sent = {"w": model, "b": Tree(), "fedbr/alpha": alpha, "fedbr/zeta": losses[cid]}
     compute, traffic = paper_compute(alpha, setting.blocks), paper_traffic(alpha, setting.blocks)
     return Upload(cid, 1, sent, t, seconds * compute, seconds * traffic)
 
 
 @kept
-def places() -> Figure:
+def layout() -> Figure:
     figure = canvas(5.3)
     margins = {"left": 0.1, "right": 0.985, "top": 0.93, "bottom": 0.115}
     above, below = figure.add_gridspec(2, 1, height_ratios=[1, 1.15], **margins, hspace=0.65)
@@ -103,13 +103,13 @@ def places() -> Figure:
 
 def draw(setting: Setting, t: int, client: str) -> Figure:
     steps, cid = simulate(setting, t), CLIENTS.index(client)
-    figure = places()
+    figure = layout()
     choices, key, *panels = figure.axes
     table = np.full((len(CLIENTS), ROUNDS), np.nan)
     table[:, :t] = np.array([step.sent for step in steps]).T
     colours = ListedColormap([*sns.color_palette("viridis", setting.blocks - 1), "0.82"])
-    for place, values in (choices, table), (key, np.arange(1, setting.blocks + 1)[:, None]):
-        place.imshow(values, cmap=colours, vmin=0.5, vmax=setting.blocks + 0.5, aspect="auto")
+    for ax, values in (choices, table), (key, np.arange(1, setting.blocks + 1)[:, None]):
+        ax.imshow(values, cmap=colours, vmin=0.5, vmax=setting.blocks + 0.5, aspect="auto")
     choices.axhspan(cid - 0.5, cid + 0.5, fill=False, edgecolor=CHOSEN, linewidth=3, clip_on=False)
     options = range(1, setting.blocks)
     key.set(ylim=(-0.5, setting.blocks - 0.5), yticks=range(setting.blocks), yticklabels=[*options, "all"])

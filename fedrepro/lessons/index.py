@@ -1,14 +1,13 @@
 """notebooks/index.ipynb: a map of all notebooks, with what each teaches and how long it takes."""
 
 import io
-import re
 import sys
 from pathlib import Path
 
 import nbformat
 from PIL import Image
 
-from fedrepro.evidence.spec import NOTEBOOKS
+from fedrepro.evidence.spec import NOTEBOOKS, natural
 from fedrepro.lessons.lab import METADATA
 
 LESSONS = {  # in the order of a course: minutes, what one learns, the papers
@@ -61,16 +60,11 @@ def _lessons() -> list[str]:
     return lines
 
 
-def _by_number(path: Path) -> list:
-    """Table 2 before Table 10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
-
-
 def _papers() -> list[str]:
     lines = ["| paper | method | tables and figures | lessons |", "| --- | --- | --- | --- |"]
     for paper, (name, learned) in PAPERS.items():
         method = NOTEBOOKS / paper / "method.ipynb"
-        tables = sorted(set((NOTEBOOKS / paper).glob("*.ipynb")) - {method}, key=_by_number)
+        tables = sorted(set((NOTEBOOKS / paper).glob("*.ipynb")) - {method}, key=lambda path: natural(path.name))
         shown = "<br>".join(link(path, title(path).partition(", ")[2]) for path in tables)
         built = link(method, "build it") if method.exists() else ""
         lessons = "<br>".join(link(lesson(key), key.replace("_", " ")) for key in LESSONS if paper in LESSONS[key][2])
@@ -91,7 +85,7 @@ def notebook() -> str:
 
 
 def tidy() -> None:
-    """Write every notebook as JupyterLab saves it, so that opening one changes no file."""
+    """Write every notebook exactly as JupyterLab saves it, so that opening one changes no file."""
     for path in NOTEBOOKS.rglob("*.ipynb"):
         saved = nbformat.writes(nbformat.read(path, as_version=4)) + "\n"
         if saved != path.read_text():

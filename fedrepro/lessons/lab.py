@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from fedrepro import places
+from fedrepro import folders
 from fedrepro.arguments import lab_options
 from fedrepro.errors import BadInput, Failure, bad
 from fedrepro.evidence.spec import NOTEBOOKS
@@ -29,13 +29,13 @@ from fedrepro.evidence.study import in_kernels
 START = "/doc/tree/index.ipynb"  # "doc": JupyterLab's simple mode, one document and no side bar
 WIDGETS = "/lab/extensions/@jupyter-widgets/jupyterlab-manager/package.json"
 PATIENCE = 60  # seconds for the server to answer
-CLASSES = places.work() / "class"  # students' copies, which git does not track
+CLASSES = folders.work() / "class"  # students' copies, which git does not track
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 
 
 def without_outputs(model: dict, **_) -> None:
-    """Jupyter's pre_save_hook: what was only run is saved as it was, so that git sees no change."""
+    """Jupyter's pre_save_hook: a notebook that was only run is saved unchanged, so that git sees no change."""
     if model["type"] != "notebook" or model["content"]["nbformat"] != 4:
         return
     model["content"]["metadata"].pop("widgets", None)
@@ -57,7 +57,7 @@ def student(name: str, reset: bool = False) -> Path:
 
 
 def copied(folder: Path) -> Path:
-    """The folder, with a copy of the notebooks if it was not there."""
+    """Copy the notebooks to a folder, unless it exists."""
     if not folder.exists():
         folder.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as half:
@@ -85,7 +85,7 @@ def app(*more: str) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """With our defaults: text for a projector, and no questions about news and updates while a class is watching."""
+    """With our defaults: large text for a projector, and no prompts about news and updates during a class."""
     paths = [str(NOTEBOOKS / ".jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
     return {**os.environ, **in_kernels(), "JUPYTER_CONFIG_PATH": os.pathsep.join(paths), **more}
 
@@ -139,7 +139,7 @@ def _wait(server: Server, process: subprocess.Popen) -> None:
 
 
 def smoke() -> None:
-    """The start page, the widgets' extension and a kernel answer."""
+    """Check that the start page, the widgets' extension and a kernel answer."""
     with serve(NOTEBOOKS) as server:
         for path in (START, WIDGETS, "/api/contents/index.ipynb"):
             server.ask(path)
@@ -156,13 +156,13 @@ def main(words: list[str]) -> None:
 
 
 def open_notebooks(chosen: argparse.Namespace, more: Sequence[str] = ()) -> None:
-    """Those of the clone, of a student, or, from a wheel, a copy in the current folder."""
+    """Open the notebooks of the clone or of a student; from a wheel, a copy in the current folder."""
     if chosen.smoke:
         return smoke()
     if chosen.student:
         folder = student(chosen.student, chosen.reset)
     else:
-        folder = copied(places.work() / "notebooks") if places.INSTALLED else NOTEBOOKS
+        folder = copied(folders.work() / "notebooks") if folders.INSTALLED else NOTEBOOKS
     start = app(*more) if chosen.app else command(folder, *more)
     os.execve(sys.executable, start, environment())
 

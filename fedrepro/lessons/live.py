@@ -1,4 +1,4 @@
-"""Lesson: a small federation trained before your eyes, two methods side by side."""
+"""Lesson: small federations trained live, two methods side by side."""
 
 import html
 import threading
@@ -28,7 +28,7 @@ Curve = tuple[Run, list[dict]]
 
 
 def describe(common: dict, method: str, hp: dict) -> Run:
-    """The run of one side; it refuses what cannot be run. Fashion-MNIST is cut to 200 images per client, for speed."""
+    """The run of one side, or BadInput. Fashion-MNIST is cut to 200 images per client, for speed."""
     samples: dict[str, Any] = {"samples": 200} if common["data"] == "fashion_mnist" else {}
     return Run(**FIXED, **common, **samples, method=method, hp=hp)
 
@@ -98,10 +98,10 @@ def as_html(table: list[dict]) -> str:
 
 
 class Session(threading.Thread):
-    """The runs in turn, one round at a time, in a thread of its own, so that the notebook's buttons keep working.
+    """Trains the runs in turn, one round at a time, in its own thread, so that the notebook's buttons keep working.
 
     `progress(session)` is called after each round and `ended(session)` at the end, both in this thread. Between two
-    rounds the session can pause or stop. It begins when the session `before` has ended: both use torch's random state.
+    rounds the session can pause or stop. It starts when the session `before` has ended: both use torch's random state.
     """
 
     def __init__(self, runs: list[Run], progress: Callable, ended: Callable, before: threading.Thread | None = None):

@@ -46,13 +46,8 @@ class Setting:
 
     def run(self, method: str) -> Run:
         hp = {"alpha0": self.alpha0, "eta": self.eta, "b": self.b} if method == "ama" else {}
-        fleet: dict[str, Any] = {
-            "clients": CLIENTS,
-            "per_round": PER_ROUND,
-            "delay": self.late,
-            "max_delay": self.max_delay,
-        }
-        return Run(method=method, hp=hp, rounds=self.rounds, seed=1, **fleet)
+        fleet: dict[str, Any] = {"clients": CLIENTS, "per_round": PER_ROUND, "max_delay": self.max_delay}
+        return Run(method=method, hp=hp, rounds=self.rounds, seed=1, delay=self.late, **fleet)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +66,7 @@ def bowls() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def best() -> np.ndarray:
-    """Where the mean of all losses is least."""
+    """The minimum of the mean loss."""
     centres, curves = bowls()
     return ((centres * curves).sum(0) / curves.sum(0)).numpy()
 
@@ -120,13 +115,13 @@ def _travel(setting: Setting, name: str) -> Course:
 
 
 def weights(setting: Setting) -> list[tuple[float, float, list[float]]]:
-    """alpha, beta and the gammas of every round, with the late updates that came in it."""
+    """alpha, beta and the gammas of every round, given the late updates that arrived in it."""
     method, late = ama.AMA(**setting.run("ama").hp), travel(setting, "ama").staleness
     return [ama.mixing(method.old(t), s, setting.b) for t, s in enumerate(late, start=1)]
 
 
 @kept
-def places() -> Figure:
+def layout() -> Figure:
     figure = canvas(5.7)
     over, _, where, apart = figure.subplots(2, 2, gridspec_kw={"width_ratios": [1.2, 1]}).flat
     figure.subplots_adjust(left=0.075, right=0.985, top=0.94, bottom=0.1, hspace=0.45, wspace=0.22)
@@ -137,7 +132,7 @@ def places() -> Figure:
 
 
 def draw(setting: Setting) -> Figure:
-    figure = places()
+    figure = layout()
     over, now, where, apart = figure.axes
     rounds, mixed = range(1, setting.rounds + 1), weights(setting)
     parts = [[a for a, _, _ in mixed], [b for _, b, _ in mixed], [sum(g) for _, _, g in mixed]]
@@ -154,36 +149,36 @@ def draw(setting: Setting) -> Figure:
     return figure
 
 
-def _round(place, setting: Setting, mixed) -> None:
+def _round(ax, setting: Setting, mixed) -> None:
     alpha, beta, gammas = mixed
     late = travel(setting, "ama").staleness[setting.at - 1]
     bars = [("α", alpha, GLOBAL), ("β", beta, LOCAL)]
     bars += [(f"γ\n{s} late", g, LATE) for s, g in zip(late, gammas, strict=True)]
-    columns(place, range(len(bars)), [value for _, value, _ in bars], color=[colour for *_, colour in bars])
+    columns(ax, range(len(bars)), [value for _, value, _ in bars], color=[colour for *_, colour in bars])
     for i, (_, value, _) in enumerate(bars):
-        place.text(i, value + 0.02, f"{value:.3f}", ha="center", fontsize=9)
-    place.set(title=f"weights of round {setting.at}", ylim=(0, 1.1), xticks=range(len(bars)))
-    place.set_xticklabels([label for label, *_ in bars], fontsize=10)
+        ax.text(i, value + 0.02, f"{value:.3f}", ha="center", fontsize=9)
+    ax.set(title=f"weights of round {setting.at}", ylim=(0, 1.1), xticks=range(len(bars)))
+    ax.set_xticklabels([label for label, *_ in bars], fontsize=10)
 
 
-def _map(place, setting: Setting) -> None:
+def _map(ax, setting: Setting) -> None:
     centres, curves = (value.numpy() for value in bowls())
-    more = np.arange(1, 12)  # than the least mean loss: an ellipse each, 2 sqrt(2 more / curve) wide
+    more = np.arange(1, 12)  # above the smallest mean loss: one ellipse each, 2 sqrt(2 more / curve) wide
     wide, high = np.sqrt(8 * more / curves.mean(0)[:, None])
-    at = {"units": "xy", "offsets": [best() for _ in more], "offset_transform": place.transData}
+    at = {"units": "xy", "offsets": [best() for _ in more], "offset_transform": ax.transData}
     lines = EllipseCollection(wide, high, 0 * more, **at, facecolor="none", edgecolor="0.8", linewidth=0.8)
-    place.add_collection(lines)
-    place.plot(*centres.T, "o", color=LOCAL, markersize=6)
+    ax.add_collection(lines)
+    ax.plot(*centres.T, "o", color=LOCAL, markersize=6)
     if setting.added:
-        place.plot(*STRANGER, "X", color=LATE, markersize=10)
-        place.text(STRANGER[0] - 0.25, STRANGER[1], "best for the late client", ha="right", va="center", fontsize=10)
+        ax.plot(*STRANGER, "X", color=LATE, markersize=10)
+        ax.text(STRANGER[0] - 0.25, STRANGER[1], "best for the late client", ha="right", va="center", fontsize=10)
     for name, colour in METHODS.items():
         way = travel(setting, name).models
-        place.plot(*way.T, "-", color=colour, linewidth=1.6)
-        place.plot(*way[setting.at], "s", color=colour, markersize=6)
-    place.plot(*best(), "*", color="0.1", markersize=13)
-    place.set(xlim=(-3.1, 3.7), ylim=(-3.0, 2.6))
-    place.set_title(f"● clients' optima  ★ optimum  ■ round {setting.at}")
+        ax.plot(*way.T, "-", color=colour, linewidth=1.6)
+        ax.plot(*way[setting.at], "s", color=colour, markersize=6)
+    ax.plot(*best(), "*", color="0.1", markersize=13)
+    ax.set(xlim=(-3.1, 3.7), ylim=(-3.0, 2.6))
+    ax.set_title(f"● clients' optima  ★ optimum  ■ round {setting.at}")
 
 
 def distances(setting: Setting, name: str) -> np.ndarray:

@@ -39,7 +39,7 @@ class Division:
 
 
 def ready() -> list[str]:
-    """Those of DATA that are here: none is downloaded for a lesson."""
+    """The data sets of DATA that are available: a lesson downloads nothing."""
     here = {row["name"] for row in data.status() if row["where"] in ("built in", "cached")}
     return [name for name in DATA if name in here]
 
@@ -50,13 +50,13 @@ def divide(name: str, split: str, clients: int, seed: int = 0) -> Division:
     parts = partition(split, loaded.train_y, clients, seed=seed, writers=loaded.writers)
     counts = parts.label_counts(loaded.train_y, loaded.classes).numpy()
     rows = [parts[cid] for cid in range(min(SHOWN, clients))]
-    spread = [torch.linspace(0, len(own) - 1, IMAGES).long() for own in rows]  # a part may be in order of its classes
+    spread = [torch.linspace(0, len(own) - 1, IMAGES).long() for own in rows]  # a part may be sorted by class
     samples = torch.stack([loaded.train_x[own[some]] for own, some in zip(rows, spread, strict=True)])
     return Division(name, split, counts, samples.numpy())
 
 
 @kept
-def places() -> Figure:
+def layout() -> Figure:
     figure = canvas(5.3)
     grid = figure.add_gridspec(
         1, 2, width_ratios=[5.4, 3.4], left=0.08, right=0.99, top=0.93, bottom=0.115, wspace=0.13
@@ -72,7 +72,7 @@ def places() -> Figure:
 
 def draw(division: Division) -> Figure:
     clients, classes = division.counts.shape
-    figure = places()
+    figure = layout()
     labels, key, sizes, images = figure.axes
     some = division.counts > division.counts.max() / 10  # fewer look like none
     matrix(labels, division.counts, numbers="{:.0f}", where=some, low=0, key=key)

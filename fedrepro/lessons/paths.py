@@ -59,7 +59,7 @@ def step_flops(model: str) -> tuple[int, list[int]]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A FedMLB or FedBR client; FedMLB always gets the whole model, so that alpha and tau say nothing about it."""
+    """A FedMLB or FedBR client; alpha and tau do not matter to FedMLB, which always sends the whole model."""
 
     method: str
     model: str
@@ -83,14 +83,14 @@ class Setting:
 
     @property
     def partial(self) -> int:
-        """What a client gets between two whole models, if there is a between."""
+        """What a client gets between two whole models, if anything."""
         return self.sent(2)
 
     def download(self, alpha: int) -> int:
         return sum(list(block_bytes(self.model).values())[-alpha:])
 
     def costs(self) -> dict[str, tuple[float, float]]:
-        """(by the formula, counted), each against FedAvg's, the mean over the tau + 1 rounds that repeat."""
+        """(by the formula, counted), each relative to FedAvg, the mean over a cycle of tau + 1 rounds."""
         cycle = [self.sent(t) for t in range(1, self.tau + 2)]
         whole, (main, added) = self.download(self.blocks), step_flops(self.model)
 
@@ -114,7 +114,7 @@ COSTS = {"computation": ("client's computation", "Eq. (3)"), "traffic": ("traffi
 
 
 @kept
-def places() -> Figure:
+def layout() -> Figure:
     figure = canvas(5.7)
     margins = {"left": 0.155, "right": 0.985, "top": 0.91, "bottom": 0.1}
     grid = figure.add_gridspec(2, 3, height_ratios=[2.1, 1], **margins, hspace=0.55, wspace=0.5)
@@ -126,51 +126,51 @@ def places() -> Figure:
     schedule = figure.add_subplot(grid[1, 0])
     schedule.set(title="download per round", xlabel="round", ylabel="MiB", xticks=[1, 4, 8, 12])
     for column, (title, formula) in enumerate(COSTS.values(), start=1):
-        place = figure.add_subplot(grid[1, column])
-        place.set(title=title, ylabel="FedAvg = 1", xticks=[0, 1], xticklabels=[formula, "counted"])
+        ax = figure.add_subplot(grid[1, column])
+        ax.set(title=title, ylabel="FedAvg = 1", xticks=[0, 1], xticklabels=[formula, "counted"])
     return figure
 
 
 def draw(setting: Setting) -> Figure:
-    figure = places()
+    figure = layout()
     network, schedule, *bars = figure.axes
     _network(network, setting)
     rounds = range(1, ROUNDS + 1)
     columns(schedule, rounds, [setting.download(setting.sent(t)) / 2**20 for t in rounds], color=GLOBAL)
     schedule.set(ylim=(0, None))
-    for place, costs in zip(bars, setting.costs().values(), strict=True):
-        columns(place, [0, 1], costs, width=0.6, color=[GIVEN, INK])
+    for ax, costs in zip(bars, setting.costs().values(), strict=True):
+        columns(ax, [0, 1], costs, width=0.6, color=[GIVEN, INK])
         for i, cost in enumerate(costs):
-            place.text(i, cost / 2, f"{cost:.2f}", ha="center", va="center", color="white", fontweight="bold")
-        place.axhline(1, color="0.3", linestyle="--", linewidth=1)
-        place.set(ylim=(0, max(1.0, *costs) * 1.1))
+            ax.text(i, cost / 2, f"{cost:.2f}", ha="center", va="center", color="white", fontweight="bold")
+        ax.axhline(1, color="0.3", linestyle="--", linewidth=1)
+        ax.set(ylim=(0, max(1.0, *costs) * 1.1))
     return figure
 
 
 def rows(setting: Setting) -> list[tuple[str, list[str]]]:
-    """The lines of the picture, a colour per block. Path m has the local blocks 1..m, then global ones, as in Eq. (4)
-    of FedMLB."""
+    """The rows of the picture, a colour per block. Path m has the local blocks 1..m, then global ones, as in FedMLB's
+    Eq. (4)."""
     count, alpha = setting.blocks, setting.partial
     paths = [(f"path {m}", [LOCAL] * m + [GLOBAL] * (count - m)) for m in hybrid_paths(alpha, count)]
     start = [OLDER] * (count - alpha) + [GLOBAL] * alpha
     return [("starts from", start), ("main path", [LOCAL] * count), *paths]
 
 
-def _network(place, setting: Setting) -> None:
+def _network(ax, setting: Setting) -> None:
     count, lines = setting.blocks, rows(setting)
     used = setting.lambda1 or setting.lambda2
     for row, (_, colours) in enumerate(lines):
         faint, boxes = 1.0 if row < 2 or used else 0.25, [(m + 0.08, 0.84) for m in range(count)]
-        place.broken_barh(boxes, (row - 0.33, 0.66), color=colours, alpha=faint, linewidth=0)
+        ax.broken_barh(boxes, (row - 0.33, 0.66), color=colours, alpha=faint, linewidth=0)
     steps = [(m, row) for row in range(1, len(lines)) for m in range(1, count)]
-    place.plot(*zip(*steps, strict=True), ">", color="0.3", markersize=5)
-    place.set(xlim=(0, count), ylim=(len(lines) - 0.5, -0.6), yticks=range(len(lines)))
-    place.set_yticklabels([name for name, _ in lines])
+    ax.plot(*zip(*steps, strict=True), ">", color="0.3", markersize=5)
+    ax.set(xlim=(0, count), ylim=(len(lines) - 0.5, -0.6), yticks=range(len(lines)))
+    ax.set_yticklabels([name for name, _ in lines])
     for m, (name, size) in enumerate(block_bytes(setting.model).items()):
-        place.text(m + 0.5, -0.72, f"{name}\n{_amount(size)}", ha="center", va="bottom", fontsize=9.5)
+        ax.text(m + 0.5, -0.72, f"{name}\n{_amount(size)}", ha="center", va="bottom", fontsize=9.5)
     legend = {"local, trained": LOCAL, "local, from the last visit": OLDER, "global: received, frozen in paths": GLOBAL}
     patches, below = [Patch(color=colour) for colour in legend.values()], {"bbox_to_anchor": (0.45, 0.02)}
-    place.legend(patches, legend, ncols=3, loc="upper center", **below, frameon=False, fontsize=10.5, columnspacing=1)
+    ax.legend(patches, legend, ncols=3, loc="upper center", **below, frameon=False, fontsize=10.5, columnspacing=1)
 
 
 def _amount(size: int) -> str:

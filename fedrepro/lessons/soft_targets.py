@@ -71,7 +71,7 @@ def schedule(strategy: str, threshold: float, ratio: float, rounds: int) -> list
 
 
 def target(soft: np.ndarray, label: int, rho: float) -> np.ndarray:
-    """What a student sees: rho CE(label) + (1 - rho) KL(soft || p) has the gradient p - this, in the logits.
+    """The effective target: rho CE(label) + (1 - rho) KL(soft || p) has the gradient p - this, in the logits.
 
     A row of zeros is a label that the table's owner does not have: nothing but the hard label is taught.
     """
@@ -80,7 +80,7 @@ def target(soft: np.ndarray, label: int, rho: float) -> np.ndarray:
 
 @lru_cache(maxsize=128)
 def answer(t: int, label: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first test image of a label, and what the model of round t thinks of it."""
+    """The first test image of a label, and the model's output for it after round t."""
     worker = trained().worker
     row = int((worker.data.test_y == label).nonzero()[0])
     image = worker.data.test_x[row : row + 1]
@@ -93,7 +93,7 @@ def answer(t: int, label: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @kept
-def places() -> Figure:
+def layout() -> Figure:
     figure, classes = canvas(5.6), range(trained().worker.data.classes)
     margins = {"left": 0.075, "right": 0.985, "top": 0.94, "bottom": 0.105}
     grid = figure.add_gridspec(2, 2, width_ratios=[1.25, 1], **margins, hspace=0.42, wspace=0.17)
@@ -108,12 +108,12 @@ def places() -> Figure:
 
 def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio: float, rounds: int, r: int) -> Figure:
     soft, shares = table(t, owner), schedule(strategy, threshold, ratio, rounds)
-    figure = places()
-    place, key, ratios, student = figure.axes
+    figure = layout()
+    ax, key, ratios, student = figure.axes
     row = np.arange(len(soft))[:, None] == label
-    matrix(place, soft, numbers="{:.2f}", where=row, low=0, high=1, key=key)
-    place.axhspan(label - 0.5, label + 0.5, fill=False, edgecolor=CHOSEN, linewidth=3, clip_on=False)
-    place.set_title(f"soft targets, round {t}: {owner}")
+    matrix(ax, soft, numbers="{:.2f}", where=row, low=0, high=1, key=key)
+    ax.axhspan(label - 0.5, label + 0.5, fill=False, edgecolor=CHOSEN, linewidth=3, clip_on=False)
+    ax.set_title(f"soft targets, round {t}: {owner}")
     ratios.plot(range(1, rounds + 1), shares, color=INK, linewidth=2.5)
     ratios.plot(r, shares[r - 1], "o", color=CHOSEN, markersize=9)
     ratios.set(xlabel=f"round of {rounds}", ylim=(-0.03, 1.03))
@@ -121,7 +121,7 @@ def draw(t: int, owner: str, label: int, strategy: str, threshold: float, ratio:
     return figure
 
 
-def _student(figure: Figure, place, soft: np.ndarray, label: int, rho: float, t: int) -> None:
+def _student(figure: Figure, ax, soft: np.ndarray, label: int, rho: float, t: int) -> None:
     """The hard label, what is taught and what the model answers, beside the image."""
     image, answered = answer(t, label)
     bars = {
@@ -130,11 +130,11 @@ def _student(figure: Figure, place, soft: np.ndarray, label: int, rho: float, t:
         "the model's answer": (answered, GLOBAL),
     }
     for shift, (name, (values, colour)) in zip((-0.27, 0, 0.27), bars.items(), strict=True):
-        columns(place, np.arange(len(soft)) + shift, values, width=0.27, color=colour, label=name)
-    place.set(title=f"what a client learns about a {label}", ylim=(0, 1.75))
-    place.legend(fontsize=9.5, loc="upper left", frameon=False)
-    digit = np.kron(image, np.ones((7, 7)))  # pixels of the picture itself: axes of their own would take long
-    right, top = np.array(place.get_position().max) * figure.get_size_inches() * figure.dpi - 4
+        columns(ax, np.arange(len(soft)) + shift, values, width=0.27, color=colour, label=name)
+    ax.set(title=f"what a client learns about a {label}", ylim=(0, 1.75))
+    ax.legend(fontsize=9.5, loc="upper left", frameon=False)
+    digit = np.kron(image, np.ones((7, 7)))  # drawn as pixels, because axes of its own would be slow
+    right, top = np.array(ax.get_position().max) * figure.get_size_inches() * figure.dpi - 4
     figure.figimage(digit, right - len(digit), top - len(digit), cmap="gray_r", origin="upper", zorder=5)
 
 

@@ -144,8 +144,7 @@ def soft_targets() -> Panel:
     return Panel(soft_targets_lesson.ALT, soft_targets_lesson.view, controls, lambda strategy, **_: only[strategy])
 
 
-def live() -> Live:
-    return Live()
+live = Live
 
 
 def live_example() -> None:

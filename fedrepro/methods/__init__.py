@@ -18,7 +18,7 @@ _registered: dict[str, type[FedAvg]] = {}  # by `method`, in this process
 
 
 def registry() -> dict[str, type[FedAvg]]:
-    """Every method that is known here; its name is the class's in lower case."""
+    """All registered methods; a method's name is the class's in lower case."""
     return dict(sorted({**_built_in(), **_packaged(), **_registered}.items()))
 
 
@@ -42,7 +42,7 @@ def _check_own(name: str, cls: Any) -> None:
     if not isinstance(cls, type) or not issubclass(cls, FedAvg) or name != cls.__name__.lower():
         raise bad("method", cls, "a class that inherits from fedrepro.FedAvg, under its name in lower case")
     if name in _built_in():
-        raise bad("method", name, "another name: fedrepro has a method that is called this")
+        raise bad("method", name, "another name: fedrepro already has a method of this name")
     for f in fields(cls):
         if f.default is MISSING:
             raise BadInput(f"hp.{f.name}: {name} gives it no default; write {f.name}: float = hp(1.0)")

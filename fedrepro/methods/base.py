@@ -66,7 +66,7 @@ class FedAvg:
     """
 
     replaces: ClassVar[frozenset[str]] = frozenset()  # steps that cannot be stacked with another's
-    # Parts of an upload of which `aggregate` needs r.mean, weighted or plain, but for those it reads whole. What is
+    # Parts of an upload of which `aggregate` needs r.mean, weighted or plain, except those it reads whole. What is
     # averaged is folded in as it arrives and then dropped; a stack needs what any of its parts needs.
     weighted: ClassVar[tuple[str, ...]] = ("w", "b")
     plain: ClassVar[tuple[str, ...]] = ()

@@ -9,7 +9,7 @@ from fedrepro.simulation.tree import Tree
 
 @dataclass(frozen=True)
 class FedBN(FedAvg):
-    """FedBN (Li et al., ICLR 2021, Algorithm 1): FedAvg but for BatchNorm, which every client keeps to itself.
+    """FedBN (Li et al., ICLR 2021, Algorithm 1): FedAvg, except that every client keeps its own BatchNorm.
 
     Neither BatchNorm's weights nor its statistics are sent. With BatchNorm there is no global model to test: the
     run's accuracy is the participants' mean. Without BatchNorm this is FedAvg.

@@ -36,7 +36,7 @@ def _check(name: str, function: Any) -> None:
     if not inspect.isfunction(function) or not name.isidentifier():
         raise bad("model", function, "a function with a name")
     if name in MODELS:
-        raise bad("model", name, "another name: fedrepro has a model that is called this")
+        raise bad("model", name, "another name: fedrepro already has a model of this name")
     given = inspect.signature(function).parameters
     if missing := [key for key in SHAPE if key not in given]:
         raise BadInput(f"model: {name} must take the keywords {', '.join(SHAPE)}; it lacks {', '.join(missing)}")

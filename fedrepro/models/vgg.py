@@ -9,7 +9,7 @@ from torch import nn
 def vgg16(*, classes: int, channels: int, size: int, norm: str, dropout: float) -> dict[str, nn.Module]:
     """Average-pooled to 512 features: the 512-4096-4096-k classifier of DFL's Table IV (errata DF-13).
 
-    With norm=batch and dropout=0.5 it is torchvision's vgg16_bn but for that pooling and for its initialisation of
+    With norm=batch and dropout=0.5 it is torchvision's vgg16_bn except for that pooling and its initialisation of
     the fully connected layers, which is PyTorch's default here.
     """
     stages = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))

@@ -1,4 +1,4 @@
-"""One client's visit, and testing: all that a worker process does. It keeps nothing between two tasks."""
+"""One client's visit, and testing: what worker processes do. They keep nothing between tasks."""
 
 import contextlib
 import copy
@@ -82,11 +82,11 @@ class Worker:
             return models.build(self.run.model, **shape)
 
     def __reduce__(self):
-        """Built again where it is unpickled: its trees are views of its model's memory."""
+        """Built again when unpickled, because its trees are views of its model's memory."""
         return Worker, (self.run, str(self.device))
 
     def _try_model(self) -> None:
-        """The smallest batch there will be, through a copy of the model in training mode."""
+        """Run the smallest batch through a copy of the model in training mode, to find errors early."""
         size = min(self.run.batch, int(self.parts.sizes.min()))
         try:
             with torch.no_grad():

@@ -93,7 +93,7 @@ class Queue:
         return i
 
     def repeat(self, i: int) -> bool:
-        """Its worker died: whether the task may be tried again."""
+        """Put back the task of a dead worker; False if that has happened too often."""
         self._again.append(i)
         self._deaths[i] += 1
         return self._deaths[i] < RETRIES
@@ -139,7 +139,7 @@ def _serve(
 
 @dataclass(eq=False)
 class _Child:
-    """A worker process, the way to it and the number of the task it is busy with."""
+    """A worker process, the connection to it and the number of its current task."""
 
     process: BaseProcess
     pipe: Connection

@@ -22,19 +22,19 @@ WAITING = 64 << 20  # bytes of uploads that may wait for that of an earlier part
 
 
 class _Inbox:
-    """What one round's participants sent, as far as it has arrived."""
+    """What has arrived from one round's participants."""
 
     def __init__(self, r: Round, averages_late: bool, spill: Clients):
         self._r, self._averages_late = r, averages_late
-        self.spill = spill  # the models among what follows
-        self.uploads: list[Upload] = []  # without what is in the round's means
+        self.spill = spill  # holds the models among the uploads
+        self.uploads: list[Upload] = []  # without the parts that are in the round's means
         self.traffic = dict.fromkeys(("bytes_down", "bytes_up", "buffer_bytes_down", "buffer_bytes_up"), 0)
         self.links: list[tuple[float, float]] = []  # each participant's seconds up and down
-        self.down: dict[int, tuple[int, int]] = {}  # what each participant got: bytes learned, of BatchNorm statistics
+        self.down: dict[int, tuple[int, int]] = {}  # bytes sent to each participant: learned, BatchNorm statistics
         self.losses: list[float] = []
         self.trained: list[Waiting] = []  # each participant's "w" and "b", if they are tested
         self.duration = 0.0  # virtual seconds of the slowest participant
-        self.seconds = 0.0  # that folding took
+        self.seconds = 0.0  # spent on folding
 
     def put(self, upload: Upload) -> None:
         started = time.perf_counter()
@@ -73,7 +73,7 @@ class Federation:
             "pending": [[due, list(upload)] for due, upload in self.pending],
             "server": self.server,
             "versions": self.clients.version,
-            "shelf": self.per_client.version,  # its name in files
+            "shelf": self.per_client.version,  # the key in existing checkpoints
             "shelf_bytes": self.per_client.size,
         }
 
@@ -131,11 +131,11 @@ class Federation:
         return row
 
     def _spill(self) -> Clients:
-        """Room for what waits for the end of a round: in memory while it fits, then in files; a GPU's stays there."""
+        """Room for what waits for the end of a round: in memory while it fits, then in files; on a GPU, memory only."""
         return Clients(memory=ROUND_MEMORY if self.worker.device.type == "cpu" else math.inf)
 
     def _round(self, due: list[Upload]) -> Round:
-        """The round with its participants, and the sizes of the uploads that will be averaged: known before a visit."""
+        """The round with its participants and the sizes of the uploads to be averaged, which are known in advance."""
         t, method = self.t, self.method
         participants = method.invite(self.fleet.participants(t), self.fleet.limited)
         sizes = [upload.n for upload in due if method.averages_late]
@@ -145,7 +145,7 @@ class Federation:
         )
 
     def _visits(self, r: Round, inbox: _Inbox) -> Iterator[Visit]:
-        """Every participant's visit, in their order; its message and its state are found when the visit starts."""
+        """Every participant's visit, in order; its message is made and its state read when the visit starts."""
         find = self.clients.find if self.executor.same_files else self.clients.get
 
         def task(cid: int) -> tuple:
@@ -158,7 +158,7 @@ class Federation:
         return self.executor.ordered("client", map(task, r.participants), ahead)
 
     def _upload(self, r: Round, cid: int, visit: Visit, inbox: _Inbox) -> None:
-        """Keeps the client's state, counts its bytes and seconds and sends its upload on its way."""
+        """Keep the client's state, count its bytes and seconds, and pass on its upload, now or late."""
         down, buffers_down = inbox.down.pop(cid)
         up, buffers_up = count(visit.sent)
         for column, size in zip(inbox.traffic, (down, up, buffers_down, buffers_up), strict=True):

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, and tensors that load without executing anything."""
+"""Atomic writes, and tensor files that load without executing code."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from fedrepro.simulation.tree import Tree
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """`write(file)` into a temporary neighbour, fsync, rename; the old file stays whole until then."""
+    """`write(file)` to a temporary file beside it, fsync, rename; until then the old file stays intact."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{scratch.owner()}")
     os.fchmod(handle, 0o644)  # mkstemp's files are for their owner only
     try:

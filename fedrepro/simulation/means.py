@@ -20,7 +20,7 @@ class Rest(dict):
 
 
 class Waiting(Rest):
-    """An upload that waits: its models in memory while they fit, then in files that are read when asked for."""
+    """An upload that waits: its models in memory while they fit, else in files that are read on demand."""
 
     def __init__(self, sent: dict[str, Any], spill: Clients, t: int):
         models = {key: value for key, value in sent.items() if isinstance(value, Tree)}

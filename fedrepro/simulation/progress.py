@@ -1,4 +1,4 @@
-"""Progress of many runs, read from their store: one bar over all rounds, or plain lines elsewhere; kind interrupts."""
+"""Progress of many runs, read from their store: a bar over all rounds, or plain lines; and friendly interrupts."""
 
 import contextlib
 import sys
@@ -63,7 +63,7 @@ def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]
     def watch() -> None:
         refresh()
         first, printed = bar.n, time.monotonic()
-        bar.initial = first  # what was there before says nothing about the speed
+        bar.initial = first  # earlier rounds say nothing about the speed
         while not stop.wait(1 if notebook else 2):
             refresh()
             if bar.disable and bar.n < total and time.monotonic() - printed > PRINT_EVERY:

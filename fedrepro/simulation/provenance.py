@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fedrepro import __version__, places
+from fedrepro import __version__, folders
 from fedrepro.simulation.client import Worker
 from fedrepro.simulation.run import Row
 
@@ -21,9 +21,9 @@ ISA_VARIABLES = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"
 @functools.cache
 def commit() -> str | None:
     """The commit of the running code, with + if it was changed since; None outside a clone."""
-    if places.INSTALLED:
+    if folders.INSTALLED:
         return None
-    git = functools.partial(subprocess.run, cwd=places.PACKAGE, capture_output=True, text=True, check=False)
+    git = functools.partial(subprocess.run, cwd=folders.PACKAGE, capture_output=True, text=True, check=False)
     try:
         head = git(["git", "rev-parse", "--short=12", "HEAD"])
         dirty = git(["git", "status", "--porcelain", "--untracked-files=no", "."])

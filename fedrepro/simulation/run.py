@@ -153,15 +153,15 @@ class Run:
         self._set("code", self._outside())
 
     def _outside(self) -> dict[str, str] | None:
-        """The checksums of what is not fedrepro's own, as it is now; None if all of it is."""
+        """The current checksums of what is not part of fedrepro; None if everything is."""
         from fedrepro import data, methods, models
 
-        places = {"data": data, "model": models, "method": methods}
-        found = {part: place.fingerprint(getattr(self, part)) for part, place in places.items()}
+        modules = {"data": data, "model": models, "method": methods}
+        found = {part: module.fingerprint(getattr(self, part)) for part, module in modules.items()}
         return {part: checksum for part, checksum in found.items() if checksum} or None
 
     def check_code(self) -> None:
-        """Refuse a run whose method, model or data were registered anew, with other code, since it was described."""
+        """Refuse a run whose method, model or data were registered again with other code since it was made."""
         self._compare(self.code, "make the Run again")
 
     def _compare(self, described: dict[str, str] | None, advice: str) -> None:

@@ -137,7 +137,7 @@ class Arrays:
 
 
 def pack(value: Any, board: Places | None = None) -> tuple[bytes, list[np.ndarray]]:
-    """Pickle `value` -> (text, its tensors but for those that the board has)."""
+    """Pickle `value` -> (text, its tensors except those on the board)."""
     text = io.BytesIO()
     pickler = _Pickler(text, board)
     pickler.dump(value)

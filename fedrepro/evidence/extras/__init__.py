@@ -1,1 +1,1 @@
-"""What single papers need beyond tables, figures and verdicts."""
+"""What individual papers need beyond tables, figures and verdicts."""

@@ -1,4 +1,4 @@
-"""What the arena's notebooks add: accuracy against costs, with the methods that no other one beats in both."""
+"""For the arena's notebooks: accuracy against costs, and the Pareto front."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ APART = 0.052  # of the height of a panel, between two names
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The names of those (cost, gain) that no other point beats in one without losing in the other, by cost."""
+    """The names of the points (cost, gain) on the Pareto front, by cost."""
     kept, best = [], -np.inf
     for name, (_, gain) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
         if gain > best:
@@ -55,7 +55,7 @@ def _values(study: Study, measure: str, axis: str, label: str) -> list[float]:
 
 
 def _name_beside(panel: Axes, points: Mapping[str, tuple[float, float]], colours: Mapping) -> None:
-    """Names at the right of the panel, in the order of the points and far enough apart to be read."""
+    """Names to the right of the panel, in the order of the points and far enough apart to read."""
     low, high = panel.get_ylim()
     ranked = sorted(points, key=lambda label: points[label][1])
     heights = spread_out([(points[label][1] - low) / (high - low) for label in ranked])
@@ -66,7 +66,7 @@ def _name_beside(panel: Axes, points: Mapping[str, tuple[float, float]], colours
 
 
 def spread_out(heights: list[float]) -> list[float]:
-    """Rising heights at least APART, moved up as far as needed, then down to end at 1 at most."""
+    """Sorted heights at least APART from each other, moved up as needed, then down so that the last is at most 1."""
     raised = []
     for height in heights:
         raised.append(max(height, raised[-1] + APART) if raised else height)

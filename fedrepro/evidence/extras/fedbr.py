@@ -1,4 +1,4 @@
-"""What FedBR's blocks weigh, and how many of them were sent."""
+"""For FedBR's notebooks: the sizes of blocks, and how many of them were sent."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from fedrepro.models import build
 
 
 def block_sizes(model: str, classes: int = 10, channels: int = 3, size: int = 32) -> pd.DataFrame:
-    """What the last blocks of a model weigh, beside the share α/M that FedBR's Eq. (4) charges for them."""
+    """The sizes of the last blocks of a model, beside the share α/M that FedBR's Eq. (4) charges for them."""
     net = build(model, classes=classes, channels=channels, size=size)
     parameters = dict(net.named_parameters())
     counts = [sum(parameters[n].numel() for n in names if n in parameters) for names in net.block_params.values()]

@@ -1,4 +1,4 @@
-"""What FedMLB's notebooks add: one measure against another, every set of paths as a point."""
+"""For FedMLB's notebooks: one measure against another, and a point for every set of paths."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
-"""What KAPC's notebooks add: the relationship matrix, how r_ii grows with and without learning, and what either saves
-(KA-15), what layers weigh, two readings of the wireless links."""
+"""For KAPC's notebooks: the relationship matrix, how r_ii grows with and without learning and how much traffic that
+saves (KA-15), the sizes of layers, two readings of the wireless links."""
 
 from dataclasses import replace
 
@@ -16,14 +16,13 @@ from fedrepro.evidence.study import Study
 from fedrepro.methods.kapc import VISITS, normalise, write_back
 from fedrepro.models import build
 from fedrepro.simulation.fleet import Fleet, shannon
+from fedrepro.simulation.ledger import MIB
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import train
 
-MIB = 2**20
-
 
 def relationship(study: Shown, client: int = 9, col: str = "dataset", row: str = "cube") -> Figure:
-    """KAPC's final relationship matrix of one client, layer by client, for all labels of two axes (first seed)."""
+    """One client's final relationship matrix (layers x clients), for all labels of two axes (first seed)."""
     figures.style()
     shape = len(study.axes[row]), len(study.axes[col])
     figure, axes = plt.subplots(*shape, figsize=(1 + 6.5 * shape[1], 4.4 * shape[0]), squeeze=False)
@@ -73,12 +72,8 @@ def visits(study: Study) -> Figure:
     sns.lineplot(trained, x="visit", y="r_ii", hue="cube", style="cube", dashes=False, markers=True, ax=panel)
     run = study.cells[0].run(study.seeds[0])
     for rule, colour in (("printed", "0.2"), ("mass", "0.6")):
-        own = (
-            without_learning(replace(run, hp={**run.hp, "rows": rule}))
-            .groupby("visit")
-            .agg({"r_ii": "mean"})
-            .loc[:VISITS]
-        )
+        alone = without_learning(replace(run, hp={**run.hp, "rows": rule}))
+        own = alone.groupby("visit").agg({"r_ii": "mean"}).loc[:VISITS]
         panel.plot(own.index, own["r_ii"], color=colour, linestyle="--", label=f"rule alone: {rule}")
     for mu in study.axes["mu"]:
         panel.axhline(float(mu), color="0.5", linestyle=":", linewidth=1)

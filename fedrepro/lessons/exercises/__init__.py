@@ -1,12 +1,13 @@
-"""Answers to the exercises of the method notebooks, checked: "Right", or one line that says what is off.
+"""Checks of the exercises in the method notebooks: "Right", or one line that says what is wrong.
 
-One module per paper holds its checks. In a notebook an exercise is a cell tagged `exercise`, a cell that calls the
-check, and a hidden solution (`<details>` with one Python block); tests/test_exercises.py executes each notebook with
-the solutions put in.
+One module per paper. In a notebook an exercise is a cell tagged `exercise`, a cell that calls the check, and a hidden
+solution (`<details>` with one Python block); tests/test_exercises.py executes each notebook with the solutions put in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
 import torch
 
@@ -23,36 +24,60 @@ class Answer:
         return f"**{'✓ Right.' if self.right else '✗ Not yet:'}** {self.message}".strip()
 
 
-def right(message: str = "") -> Answer:
-    return Answer(True, message)
+class Wrong(Exception):
+    """Says what is wrong with an answer."""
 
 
-def off(message: str) -> Answer:
-    return Answer(False, message)
+def exercise(check: Callable[[Callable], str]) -> Callable[[Callable], Answer]:
+    """A check that raises Wrong, or returns what to say about a right answer."""
+
+    @wraps(check)
+    def checked(function: Callable) -> Answer:
+        try:
+            return Answer(True, check(function))
+        except Wrong as error:
+            return Answer(False, str(error))
+
+    return checked
 
 
-def compare(answer, expected, what: str = "your answer", tolerance: float = 1e-6) -> Answer:
-    """Whether a number, list or tensor is the expected one; if not, the first thing that is wrong with it."""
-    if answer is None or answer is ...:
-        return off(f"{what} is still empty")
+def call(function: Callable, *arguments, what: str = "your function", empty: str = "") -> Any:
+    """What the student's function returns; `empty` is said if it returns nothing."""
     try:
-        given = torch.as_tensor(answer).detach().to(torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        return off(f"{what} is a {type(answer).__name__}; expected numbers or a tensor")
-    wanted = torch.as_tensor(expected).detach().to(torch.float64)
-    if given.shape != wanted.shape:
-        return off(f"{what} has shape {tuple(given.shape)}; expected {tuple(wanted.shape)}")
-    if not torch.isfinite(given).all():
-        return off(f"{what} is not finite everywhere")
-    gap = float((given - wanted).abs().max()) if wanted.numel() else 0.0
-    if gap > tolerance * max(1.0, float(wanted.abs().max()) if wanted.numel() else 1.0):
-        return off(f"{what} is off by up to {gap:.3g}")
-    return right()
-
-
-def call(function: Callable, *arguments, what: str = "your function"):
-    """What the student's function returns, or the Answer that says how it failed."""
-    try:
-        return function(*arguments)
+        given = function(*arguments)
     except Exception as error:
-        return off(f"{what} raised {type(error).__name__}: {error}")
+        raise Wrong(f"{what} raised {type(error).__name__}: {error}") from None
+    if empty and (given is None or given is ...):
+        raise Wrong(empty)
+    return given
+
+
+def expect(
+    given: Any, expected: Any, what: str, slips: Mapping[Any, str] | None = None, tolerance: float = 1e-6
+) -> None:
+    """Refuse an answer that is not the expected number, list or tensor. `slips`: what common mistakes give, and what
+    to say about them."""
+    if wrong := difference(given, expected, what, tolerance):
+        known = (why for value, why in (slips or {}).items() if same(given, value, max(tolerance, 1e-6)))
+        raise Wrong(next(known, wrong))
+
+
+def same(given: Any, expected: Any, tolerance: float = 1e-6) -> bool:
+    return not difference(given, expected, "", tolerance)
+
+
+def difference(given: Any, expected: Any, what: str, tolerance: float = 1e-6) -> str:
+    """The first thing that is wrong with an answer; empty if it is the expected number, list or tensor."""
+    if given is None or given is ...:
+        return f"{what} is still empty"
+    try:
+        found = torch.as_tensor(given).detach().to(torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        return f"{what} is a {type(given).__name__}; expected numbers or a tensor"
+    wanted = torch.as_tensor(expected).detach().to(torch.float64)
+    if found.shape != wanted.shape:
+        return f"{what} has shape {tuple(found.shape)}; expected {tuple(wanted.shape)}"
+    if not torch.isfinite(found).all():
+        return f"{what} is not finite everywhere"
+    gap = float((found - wanted).abs().max())
+    return f"{what} is off by up to {gap:.3g}" if gap > tolerance * max(1.0, float(wanted.abs().max())) else ""

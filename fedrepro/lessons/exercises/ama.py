@@ -1,4 +1,4 @@
-"""The checks of notebooks/ama/method.ipynb."""
+"""Checks of the exercises in notebooks/ama/method.ipynb."""
 
 import copy
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedrepro.errors import BadInput
-from fedrepro.lessons.exercises import Answer, call, compare, off, right
+from fedrepro.lessons.exercises import Wrong, call, exercise, expect, same
 from fedrepro.methods import Round, Upload, build
 from fedrepro.methods.ama import mixing
 from fedrepro.simulation.fleet import Fleet
@@ -16,23 +16,17 @@ from fedrepro.simulation.run import Run
 from fedrepro.simulation.tree import Tree
 
 
-def largest_eta(function) -> Answer:
-    """The library refuses a run whose alpha passes 1: what is wanted is accepted, one per cent more is not."""
+@exercise
+def largest_eta(function) -> str:
+    """The library refuses a run whose alpha exceeds 1: what is wanted is accepted, one per cent more is not."""
     for alpha0, rounds in ((0.1, 200), (0.1, 300), (0.5, 4)):
         wanted = (1 - alpha0) / rounds
         assert _accepted(alpha0, wanted, rounds) and not _accepted(alpha0, 1.01 * wanted, rounds)
-        eta = call(function, alpha0, rounds, what="largest_eta")
-        if isinstance(eta, Answer):
-            return eta
         what = f"largest_eta({alpha0}, {rounds})"
-        found = compare(eta, wanted, what, tolerance=1e-9)
-        if not found.right:
-            if compare(eta, 1 / rounds).right:
-                return off(f"{what} forgets that α starts at α₀")
-            if compare(eta, (1 - alpha0) / (rounds - 1)).right:
-                return off(f"{what}: rounds count from 1, so the last α is α₀ + η · {rounds}, which passes 1")
-            return found
-    return right("The library refuses a run with a larger one.")
+        late = f"{what}: rounds count from 1, so the last α is α₀ + η · {rounds}, which passes 1"
+        slips = {1 / rounds: f"{what} forgets that α starts at α₀", (1 - alpha0) / (rounds - 1): late}
+        expect(call(function, alpha0, rounds, what="largest_eta"), wanted, what, slips, tolerance=1e-9)
+    return "The library refuses a run with a larger one."
 
 
 def _accepted(alpha0: float, eta: float, rounds: int) -> bool:
@@ -43,29 +37,23 @@ def _accepted(alpha0: float, eta: float, rounds: int) -> bool:
     return True
 
 
-def takeover(function) -> Answer:
+@exercise
+def takeover(function) -> str:
     """By the library's own weights: add updates until their gammas exceed alpha."""
     for s, b in ((1, 0.6), (1, 1.0), (2, 0.6), (3, 0.6), (5, 0.2)):
         n = 1
         while sum((weights := mixing(0.5, [s] * n, b))[2]) <= weights[0] + 1e-12:
             n += 1
-        given = call(function, s, b, what="takeover")
-        if isinstance(given, Answer):
-            return given
-        what = f"takeover({s}, {b})"
-        found = compare(given, n, what)
-        if not found.right:
-            if given == n - 1:
-                return off(f"{what} is one too few: together they must exceed α, not only come near it or reach it")
-            if given == n + 1:
-                return off(f"{what} is one too many")
-            if isinstance(given, float) and not given.is_integer():
-                return off(f"{what} is not a whole number of updates")
-            return found
-    return right("Two updates that are one round late already outweigh the old model, at the paper's b = 0.6.")
+        given, what = call(function, s, b, what="takeover"), f"takeover({s}, {b})"
+        if isinstance(given, float) and not given.is_integer():
+            raise Wrong(f"{what} is not a whole number of updates")
+        few = f"{what} is one too few: together they must exceed α, not only come near it or reach it"
+        expect(given, n, what, {n - 1: few, n + 1: f"{what} is one too many"})
+    return "Two updates that are one round late already outweigh the old model, at the paper's b = 0.6."
 
 
-def fes_step(function) -> Answer:
+@exercise
+def fes_step(function) -> str:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         extractor = nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Identity(), nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Identity()
@@ -74,49 +62,38 @@ def fes_step(function) -> Answer:
     parameters = list(before.parameters())
     gradients = torch.autograd.grad(F.cross_entropy(before(x), y), parameters)
     model = copy.deepcopy(before)
-    given = call(function, model, x, y, lr, what="fes_step")
-    if isinstance(given, Answer):
-        return given
+    call(function, model, x, y, lr, what="fes_step")
     moved = [not torch.equal(new, old) for new, old in zip(model.parameters(), parameters, strict=True)]
     if not any(moved):
-        return off("no weight has changed: change the model in place")
+        raise Wrong("no weight has changed: change the model in place")
     if all(moved[:4]) and not any(moved[4:]):
-        return off("you trained the extractor and froze the classifier; line 13 has a misprint (erratum AM-03)")
+        raise Wrong("you trained the extractor and froze the classifier; line 13 has a misprint (erratum AM-03)")
     if any(moved[:4]):
-        return off("the extractor has changed; a limited device must leave model[:6] as it received it")
-    pairs = zip(list(model.parameters())[4:], parameters[4:], gradients[4:], strict=True)
-    for new, old, gradient in pairs:
-        found = compare(new, old - lr * gradient, "the classifier after the step", tolerance=1e-5)
-        if not found.right:
-            if compare(new, old + lr * gradient, tolerance=1e-5).right:
-                return off("that is a step uphill: the gradient must be subtracted")
-            if compare(new, old - gradient, tolerance=1e-5).right:
-                return off("the learning rate is missing")
-            return found
-    return right("Its gradient never had to go through the convolutions.")
+        raise Wrong("the extractor has changed; a limited device must leave model[:6] as it received it")
+    for new, old, gradient in list(zip(model.parameters(), parameters, gradients, strict=True))[4:]:
+        uphill = "that is a step uphill: the gradient must be subtracted"
+        slips = {old + lr * gradient: uphill, old - gradient: "the learning rate is missing"}
+        expect(new, old - lr * gradient, "the classifier after the step", slips, tolerance=1e-5)
+    return "Its gradient never had to go through the convolutions."
 
 
-def noise_left(function) -> Answer:
+@exercise
+def noise_left(function) -> str:
     """The newest round enters w_t with 1 - alpha, the one before with (1 - alpha) alpha, ...: the squares, added up."""
     for alpha in (0.0, 0.1, 0.6, 0.85):
         wanted = sum(((1 - alpha) * alpha**age) ** 2 for age in range(2000))
-        given = call(function, alpha, what="noise_left")
-        if isinstance(given, Answer):
-            return given
         what = f"noise_left({alpha})"
-        found = compare(given, wanted, what, tolerance=1e-9)
-        if not found.right:
-            if compare(given, (1 - alpha) ** 2).right:
-                return off(f"{what} counts the newest round only; the old model carries the noise of earlier ones")
-            if compare(given, ((1 - alpha) / (1 + alpha)) ** 0.5).right:
-                return off(f"{what} is the standard deviation; the variance is asked for")
-            if compare(given, 1 - alpha).right:
-                return off(f"{what} mixes variances with weights α and 1 - α; they go with the squares of the weights")
-            return found
-    return right("At α = 0.6 a quarter is left, at 0.85 a twelfth: whatever the method trains on.")
+        slips = {
+            (1 - alpha) ** 2: f"{what} counts the newest round only; the old model carries the noise of earlier ones",
+            ((1 - alpha) / (1 + alpha)) ** 0.5: f"{what} is the standard deviation; the variance is asked for",
+            1 - alpha: f"{what} mixes variances with weights α and 1 - α; they go with the squares of the weights",
+        }
+        expect(call(function, alpha, what="noise_left"), wanted, what, slips, tolerance=1e-9)
+    return "At α = 0.6 a quarter is left, at 0.85 a twelfth: whatever the method trains on."
 
 
-def aggregate(function) -> Answer:
+@exercise
+def aggregate(function) -> str:
     """Against AMA_Capable of the library with alpha = 0, for rounds with some, all and no limited devices."""
     run = Run(method="ama_capable", hp={"alpha0": 0.0, "eta": 0.0}, clients=8, per_round=4, limited=0.5)
     fleet, method, draw = Fleet(run), build(run.method, **run.hp), stream(4, "exercise")
@@ -132,20 +109,13 @@ def aggregate(function) -> Answer:
             uploads.append(Upload(i, 10 * n, {"w": Tree(f=f, c=c), "b": Tree()}, 1))
         server = {"w": Tree(f=old[0], c=old[1]), "b": Tree(), "ama_capable/classifier": ["c"]}
         wanted = method.aggregate(server, uploads, Round(1, run, chosen))["w"]
-        given = call(function, old, list(drawn), what="aggregate")
-        if isinstance(given, Answer):
-            return given
-        if given is ... or given is None:
-            return off("aggregate returns nothing yet")
+        given = call(function, old, list(drawn), what="aggregate", empty="aggregate returns nothing yet")
         if not isinstance(given, tuple | list) or len(given) != 2:
-            return off("return a pair: the extractor and the classifier")
+            raise Wrong("return a pair: the extractor and the classifier")
         everyone = sum((n * f for n, _, f, _ in drawn), torch.zeros(3).double()) / sum(n for n, *_ in drawn)
-        if not compare(given[0], wanted["f"]).right and compare(given[0], everyone).right:
-            return off("limited devices count in your extractor: they send back the old one and hold the mean back")
-        for name, key, value in (("the extractor", "f", given[0]), ("the classifier", "c", given[1])):
-            found = compare(value, wanted[key], name)
-            if not found.right:
-                if chosen == slow and key == "f":
-                    return off("in a round without any capable device the old extractor must stay")
-                return found
-    return right("The library calls it ama_capable; where nobody is limited it is FedAvg.")
+        held = "limited devices count in your extractor: they send back the old one and hold the mean back"
+        if chosen == slow and not same(given[0], wanted["f"]):
+            raise Wrong("in a round without any capable device the old extractor must stay")
+        expect(given[0], wanted["f"], "the extractor", {everyone: held})
+        expect(given[1], wanted["c"], "the classifier")
+    return "The library calls it ama_capable; where nobody is limited it is FedAvg."

@@ -8,14 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedrepro.lessons.exercises import Answer, call, compare, off, right
+from fedrepro.lessons.exercises import Wrong, call, exercise, expect
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.fedbr import FedBR, FedBR_Ran, paper_traffic, upper_bounds
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.tree import Tree
 
+EMPTY = "your answer is still empty"
 
-def sent_blocks(answer: Callable[[int, int], list[int]]) -> Answer:
+
+@exercise
+def sent_blocks(answer: Callable[[int, int], list[int]]) -> str:
     """Exercise 1, against what the library's server puts into its message."""
     for M in (4, 6):
         model: Any = SimpleNamespace(block_params={f"b{m}": [f"b{m}"] for m in range(1, M + 1)})
@@ -24,15 +27,11 @@ def sent_blocks(answer: Callable[[int, int], list[int]]) -> Answer:
         for alpha in range(1, M + 1):
             message = FedBR_Ran().broadcast(server | {"fedbr/sent": {0: alpha}}, 0, Round(2, Run(), [0]))
             expected = sorted(int(name[1:]) for name in message["w"])
-            given = call(answer, alpha, M)
-            if isinstance(given, Answer):
-                return given
-            if given is None or given is ...:
-                return off("your answer is still empty")
+            given = call(answer, alpha, M, empty=EMPTY)
             try:
                 given = sorted(map(int, given))
             except (TypeError, ValueError):
-                return off(f"expected a list of block numbers; got {given!r}")
+                raise Wrong(f"expected a list of block numbers; got {given!r}") from None
             slips = {
                 tuple(range(1, alpha + 1)): "these are the first blocks; FedBR sends the last",
                 tuple(m - 1 for m in expected): "you counted the blocks from 0; the paper counts from 1",
@@ -40,36 +39,32 @@ def sent_blocks(answer: Callable[[int, int], list[int]]) -> Answer:
             }
             if given != expected:
                 why = slips.get(tuple(given), f"got {given}, expected {expected}")
-                return off(f"{alpha} of {M} blocks: {why}")
-    return right("The client's own blocks go below them.")
+                raise Wrong(f"{alpha} of {M} blocks: {why}")
+    return "The client's own blocks go below them."
 
 
-def mean_traffic(answer: Callable[[int, int, int], float]) -> Answer:
+@exercise
+def mean_traffic(answer: Callable[[int, int, int], float]) -> str:
     """Exercise 2, against the mean of the library's costs over the rounds that repeat."""
     for alpha, M, tau in (1, 6, 1), (3, 6, 1), (2, 5, 4), (4, 6, 3):
         cycle = [M] + [alpha] * tau
         expected = sum(paper_traffic(sent, M) for sent in cycle) / len(cycle)
-        given = call(answer, alpha, M, tau)
-        if isinstance(given, Answer):
-            return given
-        down = expected - 1
+        down, printed, exchanged = expected - 1, 1 / tau + (1 - 1 / tau) * alpha / M, (tau + alpha / M) / (tau + 1)
         slips = {
             down: "this is the way down only; each client also sends its whole model up in every round",
-            1 + 1 / tau + (1 - 1 / tau) * alpha / M: (
+            1 + printed: (
                 "this is Eq. (4) as printed, with the whole model every tau rounds; it is sent every tau+1 (FB-02)"
             ),
             1 + alpha / M: "this is a partial round; every (tau+1)-th round the whole model comes down",
             2 * down: "the way up is always a whole model, however few blocks came down",
-            1
-            + (tau + alpha / M) / (tau + 1): "you took tau whole models and one partial one; it is the other way round",
+            1 + exchanged: "you took tau whole models and one partial one; it is the other way round",
         }
-        found = compare(given, expected, f"mean_traffic({alpha}, {M}, {tau})")
-        if not found.right:
-            return _explained(found, given, slips)
-    return right("With tau = 1 and half of the blocks: 1.75 models a round where FedAvg sends 2.")
+        expect(call(answer, alpha, M, tau), expected, f"mean_traffic({alpha}, {M}, {tau})", slips)
+    return "With tau = 1 and half of the blocks: 1.75 models a round where FedAvg sends 2."
 
 
-def decision(answer: Callable[[list[float], list[int], int], int]) -> Answer:
+@exercise
+def decision(answer: Callable[[list[float], list[int], int], int]) -> str:
     """Exercise 3, against the library's bounds, on random states and on ties."""
     M, draw = 6, torch.Generator().manual_seed(1)
     states = [([0.0] * 5, [0] * 5, 2), ([0.0, 0.0, 0.3, 0.0, 0.3], [2] * 5, 9)]
@@ -77,28 +72,21 @@ def decision(answer: Callable[[list[float], list[int], int], int]) -> Answer:
         p = (0.3 * torch.randn(M - 1, generator=draw, dtype=torch.float64)).tolist()
         states.append((p, torch.randint(0, 6, (M - 1,), generator=draw).tolist(), t))
     wrong: dict[str, bool] = dict.fromkeys(SLIPS, True)
-    first = None
+    first, arms = "", range(1, M)
     for p, n, t in states:
-        arms = range(1, M)
         V = upper_bounds(dict(zip(arms, p, strict=True)), dict(zip(arms, n, strict=True)), t, M)
-        best = max(V.values())
-        expected = min(m for m, value in V.items() if value == best)
-        given = call(answer, p, n, t)
-        if isinstance(given, Answer):
-            return given
-        if given is None or given is ...:
-            return off("your answer is still empty")
+        expected = min(m for m, value in V.items() if value == max(V.values()))
+        given = call(answer, p, n, t, empty=EMPTY)
         if isinstance(given, bool) or not isinstance(given, int):
-            return off(f"expected a whole number of blocks; got a {type(given).__name__}")
+            raise Wrong(f"expected a whole number of blocks; got a {type(given).__name__}")
         for why, slip in SLIPS.items():
             wrong[why] &= slip(p, n, t) == given
-        if given != expected and first is None:
-            first = (
-                f"for p = {[round(v, 2) for v in p]}, n = {n}, t = {t} you chose {given}; V is highest at {expected}"
-            )
-    if first is None:
-        return right("The same decision as the library's in every state, ties included.")
-    return off(next((why for why, always in wrong.items() if always), first))
+        if given != expected and not first:
+            state = f"for p = {[round(v, 2) for v in p]}, n = {n}, t = {t}"
+            first = f"{state} you chose {given}; V is highest at {expected}"
+    if first:
+        raise Wrong(next((why for why, always in wrong.items() if always), first))
+    return "The same decision as the library's in every state, ties included."
 
 
 def _pick(p: list[float], bonus: list[float], last: bool = False) -> int:
@@ -123,7 +111,8 @@ SLIPS: dict[str, Callable[[list[float], list[int], int], int]] = {
 }
 
 
-def rewards(answer: Callable[..., list[float]]) -> Answer:
+@exercise
+def rewards(answer: Callable[..., list[float]]) -> str:
     """Exercise 4, against what the library's server learns from the same uploads with lambda = 1 in Eq. (23)."""
     draw = torch.Generator().manual_seed(2)
     count = 4
@@ -137,37 +126,22 @@ def rewards(answer: Callable[..., list[float]]) -> Answer:
     server = {"w": Tree(x=x), "b": Tree(), "fedbr/blocks": [[], []], "fedbr/p": {}, "fedbr/n": {}}
     server |= {"fedbr/zeta": dict(enumerate(before))}
     learned = FedBR(ema=1.0).aggregate(server, uploads, Round(2, Run(), list(range(count))))["fedbr/p"]
-    expected = [learned[k][1] for k in range(count)]
-    given = call(answer, x, list(models), before, now, t_b, t_c)
-    if isinstance(given, Answer):
-        return given
-    found = compare(given, expected, "your list of rewards")
-    if found.right or "off by" not in found.message:
-        return found if not found.right else right("These are the numbers the library's server learns from.")
     square, plain = (models - x).square().sum(1), (models - x).norm(dim=1)
-    fell = torch.tensor(before) - torch.tensor(now)
+    fell, seconds = torch.tensor(before) - torch.tensor(now), torch.tensor(t_b) + torch.tensor(t_c)
     time = _shares(torch.tensor(t_b)) + _shares(torch.tensor(t_c))
     slips = {
-        "Eq. (19) has squared distances": _shares(plain) * fell / time.exp(),
-        "Δζ is the loss before minus the loss now: a loss that fell is good": -_shares(square) * fell / time.exp(),
-        "you divided by the times; Eq. (21) divides by e to the power of their sum": _shares(square) * fell / time,
-        "you multiplied by e^(t_c + t_b); Eq. (21) divides by it": _shares(square) * fell * time.exp(),
-        "you used the distances as they are; Eq. (19) divides by their sum": square * fell / time.exp(),
-        "you used the seconds as they are; Eq. (20) divides them by their sums": (
-            _shares(square) * fell / (torch.tensor(t_b) + torch.tensor(t_c)).exp()
-        ),
-        "the time is missing, Eqs. (20) and (21)": _shares(square) * fell,
+        _shares(plain) * fell / time.exp(): "Eq. (19) has squared distances",
+        -_shares(square) * fell / time.exp(): "Δζ is the loss before minus the loss now: a loss that fell is good",
+        _shares(square) * fell / time: "you divided by the times; Eq. (21) divides by e to the power of their sum",
+        _shares(square) * fell * time.exp(): "you multiplied by e^(t_c + t_b); Eq. (21) divides by it",
+        square * fell / time.exp(): "you used the distances as they are; Eq. (19) divides by their sum",
+        _shares(square) * fell / seconds.exp(): "you used the seconds as they are; Eq. (20) divides them by their sums",
+        _shares(square) * fell: "the time is missing, Eqs. (20) and (21)",
     }
-    return next((off(why) for why, values in slips.items() if compare(given, values).right), found)
+    given = call(answer, x, list(models), before, now, t_b, t_c)
+    expect(given, [learned[k][1] for k in range(count)], "your list of rewards", slips)
+    return "These are the numbers the library's server learns from."
 
 
 def _shares(values: Tensor) -> Tensor:
     return values / values.sum()
-
-
-def _explained(found: Answer, given, slips: dict[float, str]) -> Answer:
-    """The slip that gives this number, if it is a known one."""
-    if "off by" not in found.message:
-        return found
-    known = [why for value, why in slips.items() if compare(given, value).right]
-    return off(known[0] if known else found.message)

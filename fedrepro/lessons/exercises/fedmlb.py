@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrepro import models
-from fedrepro.lessons.exercises import Answer, call, compare, off, right
+from fedrepro.lessons.exercises import Wrong, call, exercise, expect
 from fedrepro.methods import fedmlb
 from fedrepro.models import Net
 from fedrepro.simulation.client import freeze
@@ -19,7 +19,8 @@ from fedrepro.simulation.tree import Tree
 NETWORKS = ("lenet", "small")  # of five and six blocks
 
 
-def block_runs(answer: Callable[[int], int]) -> Answer:
+@exercise
+def block_runs(answer: Callable[[int], int]) -> str:
     """Exercise 1, against the blocks that the library runs, counted."""
     for name in NETWORKS:
         k, x, y = _client(name)
@@ -28,28 +29,21 @@ def block_runs(answer: Callable[[int], int]) -> Answer:
             for block in model.blocks.values():
                 block.register_forward_hook(lambda *_, runs=runs: runs.append(1))
         fedmlb.FedMLB().loss(k, x, y, k.model(x, taps=k.taps))
-        given = call(answer, M)
-        if isinstance(given, Answer):
-            return given
         slips: dict[float, str] = {
             M * M: "you ran the local blocks again for every path; path m starts from a^m, which is already there",
             M * (M - 1) // 2: "these are the hybrid paths; the main path runs M blocks too",
             M * (M + 1) // 2 + M: "there are M-1 hybrid paths; path M would be the main path again",
         }
-        found = compare(given, len(runs), f"block_runs({M})")
-        if not found.right:
-            return _explained(found, given, slips)
-    return right("M + M(M-1)/2: for M = 6 that is 21 blocks forward where FedAvg runs 6.")
+        expect(call(answer, M), len(runs), f"block_runs({M})", slips)
+    return "M + M(M-1)/2: for M = 6 that is 21 blocks forward where FedAvg runs 6."
 
 
-def hybrid_cross_entropy(answer: Callable[[list[Tensor], Tensor], Tensor]) -> Answer:
+@exercise
+def hybrid_cross_entropy(answer: Callable[[list[Tensor], Tensor], Tensor]) -> str:
     """Exercise 2, against Eq. (6) written out image by image."""
     z, _, y = _logits()
     log_q = [path - path.logsumexp(1, keepdim=True) for path in z]
     each = torch.stack([torch.stack([-path[i, int(c)] for i, c in enumerate(y)]).mean() for path in log_q])
-    given = call(answer, z, y)
-    if isinstance(given, Answer):
-        return given
     total, paths = each.sum().item(), len(z)
     slips = {
         total: "you summed over the paths; Eq. (6) divides by M-1, their number",
@@ -59,17 +53,16 @@ def hybrid_cross_entropy(answer: Callable[[list[Tensor], Tensor], Tensor]) -> An
             "F.cross_entropy takes logits; you gave it probabilities"
         ),
     }
-    found = compare(given, total / paths, "the loss")
-    return right("Every path counts 1/(M-1).") if found.right else _explained(found, given, slips)
+    expect(call(answer, z, y), total / paths, "the loss", slips)
+    return "Every path counts 1/(M-1)."
 
 
-def hybrid_kl(answer: Callable[[list[Tensor], Tensor, float], Tensor]) -> Answer:
+@exercise
+def hybrid_kl(answer: Callable[[list[Tensor], Tensor, float], Tensor]) -> str:
     """Exercise 3, value and gradients, against Eq. (7) written out from its definition."""
     z, main, _ = _logits()
     for temperature in (1.0, 2.5):
         given = call(answer, z, main, temperature)
-        if isinstance(given, Answer):
-            return given
         p, q = [(path / temperature).softmax(1) for path in z], (main / temperature).softmax(1)
         expected = torch.stack([(path * (path / q).log()).sum(1).mean() for path in p]).mean()
         swapped = torch.stack([(q * (q / path).log()).sum(1).mean() for path in p]).mean()
@@ -81,64 +74,42 @@ def hybrid_kl(answer: Callable[[list[Tensor], Tensor, float], Tensor]) -> Answer
             value * paths / (paths + 1): "you averaged over M paths, Eq. (7) divides by M-1",
             value / q.shape[1]: 'you divided by the classes as well; use reduction="batchmean"',
         }
-        found = compare(given, expected, f"the loss at temperature {temperature:g}")
-        if not found.right:
-            return _explained(found, given, slips)
-        found = _same_gradients(given, expected, {"main": [main], "hybrid": z})
-        if not found.right:
-            return found
-    return right("Value and gradients agree with the definition.")
+        expect(given, expected, f"the loss at temperature {temperature:g}", slips)
+        _expect_gradients(given, expected, {"main": [main], "hybrid": z})
+    return "Value and gradients agree with the definition."
 
 
-def global_to_local(answer: Callable[[Net, Net, Tensor], list[Tensor]]) -> Answer:
+@exercise
+def global_to_local(answer: Callable[[Net, Net, Tensor], list[Tensor]]) -> str:
     """Exercise 4, against the library's own paths."""
     for name in NETWORKS:
         k, x, _ = _client(name)
         M = len(k.model.blocks)
         expected = fedmlb.global_to_local(k, x, range(1, M))
-        given = call(answer, k.model, k.frozen, x)
-        if isinstance(given, Answer):
-            return given
-        if given is None or given is ...:
-            return off("your answer is still empty")
+        given = call(answer, k.model, k.frozen, x, empty="your answer is still empty")
         if not isinstance(given, list | tuple):
-            return off(f"expected a list of logits, one entry per path; got a {type(given).__name__}")
+            raise Wrong(f"expected a list of logits, one entry per path; got a {type(given).__name__}")
         if len(given) != M - 1:
-            return off(f"expected {M - 1} paths for M = {M} blocks; got {len(given)}")
+            raise Wrong(f"expected {M - 1} paths for M = {M} blocks; got {len(given)}")
         k.model(x, taps=k.taps)
         other = fedmlb.local_to_global(k, x, range(1, M))
         for m, (mine, wanted, reverse) in enumerate(zip(given, expected, other, strict=True), start=1):
-            found = compare(mine, wanted, f"path {m}", tolerance=1e-5)
-            if not found.right and compare(mine, reverse, tolerance=1e-5).right:
-                return off(f"path {m} has the local blocks first; Table 4 wants the global blocks 1..m first")
-            if not found.right:
-                return found
+            swapped = f"path {m} has the local blocks first; Table 4 wants the global blocks 1..m first"
+            expect(mine, wanted, f"path {m}", {reverse: swapped}, tolerance=1e-5)
             if not mine.requires_grad:
-                return off(f"path {m} has no gradient: the local blocks must be outside of torch.no_grad()")
-    return right("Now path m teaches the local blocks m+1..M.")
+                raise Wrong(f"path {m} has no gradient: the local blocks must be outside of torch.no_grad()")
+    return "Now path m teaches the local blocks m+1..M."
 
 
-def _explained(found: Answer, given, slips: dict[float, str]) -> Answer:
-    """The slip that gives this number, if it is a known one."""
-    if "off by" not in found.message:
-        return found
-    number = float(torch.as_tensor(given).detach())
-    known = [why for value, why in slips.items() if abs(number - value) <= 1e-6 * max(1.0, abs(value))]
-    return off(known[0] if known else found.message)
-
-
-def _same_gradients(given: Tensor, expected: Tensor, inputs: dict[str, list[Tensor]]) -> Answer:
+def _expect_gradients(given: Tensor, expected: Tensor, inputs: dict[str, list[Tensor]]) -> None:
     for name, tensors in inputs.items():
         wanted = torch.autograd.grad(expected, tensors, retain_graph=True)
         if not isinstance(given, Tensor) or not given.requires_grad:
-            return off("the value is right, but it has no gradient; return a tensor that was computed without detach")
+            raise Wrong("the value is right, but it has no gradient; return a tensor that was computed without detach")
         got = torch.autograd.grad(given, tensors, retain_graph=True, allow_unused=True)
         if any(g is None for g in got):
-            return off(f"the value is right, but no gradient reaches the {name} logits: do not detach them (ML-09)")
-        found = compare(torch.stack(got), torch.stack(wanted), f"the value is right, but the {name} logits' gradient")
-        if not found.right:
-            return found
-    return right()
+            raise Wrong(f"the value is right, but no gradient reaches the {name} logits: do not detach them (ML-09)")
+        expect(torch.stack(got), torch.stack(wanted), f"the value is right, but the {name} logits' gradient")
 
 
 def _logits() -> tuple[list[Tensor], Tensor, Tensor]:

@@ -1,12 +1,12 @@
-"""Checks of the exercises of notebooks/kapc/method.ipynb."""
+"""Checks of the exercises in notebooks/kapc/method.ipynb."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from fedrepro.lessons.exercises import Answer, call, compare, off, right
+from fedrepro.lessons.exercises import Wrong, call, exercise, expect, same
 from fedrepro.methods.base import Round
 from fedrepro.methods.kapc import normalise, step, write_back
 from fedrepro.methods.kapc_bls import KAPC_BLS, walk
@@ -18,46 +18,41 @@ from fedrepro.simulation.tree import Tree
 LAM, BETA = 0.3, 0.2
 
 
-def download(answer: Callable) -> Answer:
+@exercise
+def download(answer: Callable) -> str:
     """download(own, sizes, mu): bytes that Algorithm 3 sends to one client, against the library's own message."""
     sizes, mu = [400, 80, 1200, 40], 0.5
     for own in ([0.2, 0.4, 0.6, 0.9], [0.2, 0.5, 0.1, 0.5], [0.9, 0.8, 0.7, 0.6]):
         expected = _sent(own, sizes, mu)
-        given = call(answer, own, sizes, mu, what="download")
-        if isinstance(given, Answer):
-            return given
-        if not (found := compare(given, expected, f"download({own}, {sizes}, {mu})")).right:
-            hints = {
-                sum(sizes) - expected: "those are the bytes that stay on the server",
-                sum(s for s, r in zip(sizes, own, strict=True) if r <= mu): "Algorithm 3 also withholds r_ii = μ",
-                sum(r < mu for r in own): "that is the number of layers, not of bytes",
-            }
-            return _hinted(found, given, expected, hints)
-    return right("The library's message has as many bytes.")
+        what = f"download({own}, {sizes}, {mu})"
+        slips = {
+            sum(sizes) - expected: f"{what}: those are the bytes that stay on the server",
+            sum(s for s, r in zip(sizes, own, strict=True) if r <= mu): f"{what}: Algorithm 3 also withholds r_ii = μ",
+            sum(r < mu for r in own): f"{what}: that is the number of layers, not of bytes",
+        }
+        expect(call(answer, own, sizes, mu, what="download"), expected, what, slips)
+    return "The library's message has as many bytes."
 
 
 def _sent(own: list[float], sizes: list[int], mu: float) -> int:
     layers = [[str(i)] for i in range(len(sizes))]
-    s = Tree((name, torch.zeros(size // 4)) for (name,), size in zip(layers, sizes, strict=True))
+    s = Tree((name, torch.zeros(size // 4, dtype=torch.float32)) for (name,), size in zip(layers, sizes, strict=True))
     scratch = {"kapc/slice": torch.tensor(own).view(-1, 1, 1), "kapc/s": {0: s}}
     r = Round(1, Run(method="kapc_bls"), participants=[0], scratch=scratch)
     return count(KAPC_BLS(mu=mu).broadcast({"kapc/layers": layers}, 0, r))[0]
 
 
-def own_share(answer: Callable) -> Answer:
+@exercise
+def own_share(answer: Callable) -> str:
     """own_share(clients, per_round, visit): r_ii at that visit if no partner is ever met twice and nothing is
     learned, against the library's lines 6 and 12 of Algorithm 5."""
     for clients, per_round, visit in ((100, 10, 1), (100, 10, 2), (60, 6, 3), (100, 10, 4)):
-        expected = _own_shares(clients, per_round, visit)[-1]
-        given = call(answer, clients, per_round, visit, what="own_share")
-        if isinstance(given, Answer):
-            return given
-        if not (found := compare(given, expected, f"own_share({clients}, {per_round}, {visit})")).right:
-            later = _own_shares(clients, per_round, visit + 1)[-1]
-            kept = "that is the rule that keeps the mass (KA-15); the printed one lets it grow"
-            hints = {1 / per_round: kept, later: "that is the visit after"}
-            return _hinted(found, given, expected, hints)
-    return right(f"After four visits out of 100 clients: {expected:.3f}, and nothing was learned.")
+        *_, expected, later = _own_shares(clients, per_round, visit + 1)
+        what = f"own_share({clients}, {per_round}, {visit})"
+        kept = f"{what}: that is the rule that keeps the mass (KA-15); the printed one lets it grow"
+        slips = {1 / per_round: kept, later: f"{what}: that is the next visit"}
+        expect(call(answer, clients, per_round, visit, what="own_share"), expected, what, slips)
+    return f"After four visits out of 100 clients: {expected:.3f}, and nothing was learned."
 
 
 def _own_shares(clients: int, per_round: int, visits: int) -> list[float]:
@@ -71,7 +66,8 @@ def _own_shares(clients: int, per_round: int, visits: int) -> list[float]:
     return shares
 
 
-def norm_slope(answer: Callable) -> Answer:
+@exercise
+def norm_slope(answer: Callable) -> str:
     """norm_slope(r, w, i, lam, beta): the slope of (11) in r_i with the norm itself as f_s, against autograd."""
     for n, i in ((4, 0), (5, 3)):
         w, r = _clients(n, 30), normalise(_clients(n, n).abs())[i].requires_grad_()
@@ -81,43 +77,38 @@ def norm_slope(answer: Callable) -> Answer:
         (squared,) = torch.autograd.grad(LAM * away.square().sum() + even, r, retain_graph=True)
         (unpulled,) = torch.autograd.grad(LAM * away.norm(), r)
         given = call(answer, r.detach(), w, i, LAM, BETA, what="norm_slope")
-        if isinstance(given, Answer):
-            return given
-        if not (found := compare(given, expected, "the slope")).right:
-            if compare(given, squared).right:
-                return off("this is the slope of the squared norm: the norm's is that divided by 2 ‖s − w_i‖")
-            if compare(given, unpulled).right:
-                return off("the pull towards 1/N, β (r − 1/N), is missing")
-            return found
-    return right("Autograd finds the same slope.")
+        slips = {
+            squared: "this is the slope of the squared norm: the norm's is that divided by 2 ‖s − w_i‖",
+            unpulled: "the pull towards 1/N, β (r − 1/N), is missing",
+        }
+        expect(given, expected, "the slope", slips)
+    return "Autograd finds the same slope."
 
 
-def resting_point(answer: Callable) -> Answer:
+@exercise
+def resting_point(answer: Callable) -> str:
     """resting_point(w, lam, beta): the rows that one step of Eq. (12) leaves as they are."""
     w = _clients(5, 12)
     given = call(answer, w, LAM, BETA, what="resting_point")
-    if isinstance(given, Answer):
-        return given
     even, eye = torch.full((5, 5), 0.2, dtype=torch.float64), torch.eye(5, dtype=torch.float64)
-    if not (shaped := compare(given, even, "R", tolerance=torch.inf)).right:
-        return shaped
+    expect(given, even, "R", tolerance=torch.inf)
     rows = torch.as_tensor(given).detach().double()
-    if compare(rows, eye).right:
-        return off("with R = 1 only the first term of (11) is at rest: β pulls towards 1/N")
-    if compare(rows, even).right:
-        return off("with R = 1/N only the second term of (11) is at rest: λ pulls towards the client itself")
-    moved = float((step(rows, gram(w), LAM, BETA, rate=1.0) - rows).abs().max())
-    if moved > 1e-6:
-        hint = "; its transpose is: which index is the client?" if _rests(rows.T, w) else ""
-        return off(f"a step of Eq. (12) with η_r = 1 still moves R by up to {moved:.3g}{hint}")
-    return right("A step of Eq. (12) leaves it where it is.")
+    if same(rows, eye):
+        raise Wrong("with R = 1 only the first term of (11) is at rest: β pulls towards 1/N")
+    if same(rows, even):
+        raise Wrong("with R = 1/N only the second term of (11) is at rest: λ pulls towards the client itself")
+    if (moved := _moved(rows, w)) > 1e-6:
+        hint = "; its transpose is: which index is the client?" if _moved(rows.T, w) < 1e-6 else ""
+        raise Wrong(f"a step of Eq. (12) with η_r = 1 still moves R by up to {moved:.3g}{hint}")
+    return "A step of Eq. (12) leaves it where it is."
 
 
-def _rests(rows: Tensor, w: Tensor) -> bool:
-    return bool((step(rows, gram(w), LAM, BETA, rate=1.0) - rows).abs().max() < 1e-6)
+def _moved(rows: Tensor, w: Tensor) -> float:
+    return float((step(rows, gram(w), LAM, BETA, rate=1.0) - rows).abs().max())
 
 
-def search(answer: Callable) -> Answer:
+@exercise
+def search(answer: Callable) -> str:
     """search(omega, holds): Algorithm 4 with its branches exchanged, against the library for every criterion of up to
     five layers."""
     for layers in range(2, 6):
@@ -125,26 +116,15 @@ def search(answer: Callable) -> Answer:
             holds = [False, *criterion]  # holds[0] is never asked for
             for omega in range(1, layers + 1):
                 expected, printed = walk(omega, holds, exchanged=True), walk(omega, holds, exchanged=False)
-                given = call(answer, omega, holds, what=f"search({omega}, {holds})")
-                if isinstance(given, Answer):
-                    return given
-                if given is None or given is ...:
-                    return off("search returns nothing yet")
-                if given != expected:
-                    kind = " (so the printed branches go)" if given == printed else ""
+                what = f"search({omega}, {holds})"
+                given = call(answer, omega, holds, what=what, empty="search returns nothing yet")
+                if not same(given, expected):
+                    kind = " (so the printed branches go)" if same(given, printed) else ""
                     where = [o for o in range(1, layers + 1) if holds[o]] or "no Ω"
                     step = f"from Ω = {omega} you go to {given}{kind}, expected {expected}"
-                    return off(f"L = {layers}, (29) holds at {where}: {step}")
-    return right("The same Ω as the library's for every criterion of up to five layers.")
+                    raise Wrong(f"L = {layers}, (29) holds at {where}: {step}")
+    return "The same Ω as the library's for every criterion of up to five layers."
 
 
 def _clients(n: int, d: int) -> Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-
-
-def _hinted(found: Answer, given, expected: float, hints: Mapping) -> Answer:
-    """A wrong number with what it is instead, if that is known."""
-    for value, words in hints.items():
-        if abs(value - expected) > 1e-9 and compare(given, value).right:
-            return off(f"{found.message}: {words}")
-    return found

@@ -1,4 +1,4 @@
-"""Where things are: in a clone beside the package; from a wheel inside it, and results in the current folder."""
+"""Where things are: beside the package in a clone; inside it in a wheel, which writes results to the current folder."""
 
 import shutil
 from pathlib import Path
@@ -12,12 +12,12 @@ HOME = SHIPPED if INSTALLED else PACKAGE.parent  # has reproduce/, notebooks/, d
 
 
 def work() -> Path:
-    """Where a person's results, runs and copies of notebooks go: the clone, or the current folder."""
+    """Where the user's results, runs and copies of notebooks go: the clone, or the current folder."""
     return Path.cwd() if INSTALLED else HOME
 
 
 def results(folder: str) -> Path:
-    """The folder that a person names; from an installed wheel, `results` begins as a copy of the committed ones."""
+    """The folder that the user named; from an installed wheel, `results` starts as a copy of the committed ones."""
     path = Path(folder)
     if INSTALLED and folder == "results" and not any(path.glob("*/*/runs.json")) and any(HOME.glob(f"{folder}/*/*")):
         shutil.copytree(HOME / folder, path, dirs_exist_ok=True)
