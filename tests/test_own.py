@@ -347,7 +347,7 @@ def test_compare_tunes_every_method_by_one_rule(tmp_path):
     assert len(found.figure().axes[0].lines) >= 3
     with pytest.raises(BadInput, match="every method gets the same number of pilot runs"):
         compare("half", ["fedavg"], setting, {"lr": [0.1]}, grids, [0], tmp_path)
-    with pytest.raises(BadInput, match="but 1000, the pilots'"):
+    with pytest.raises(BadInput, match="not 1000, the pilots'"):
         compare("half", ["fedavg"], setting, {"lr": [0.1]}, None, [1000], tmp_path)
 
 
