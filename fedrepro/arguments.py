@@ -185,7 +185,7 @@ COMMANDS = {  # name: (summary, description, example, what it accepts)
         lambda papers: None,
     ),
     "report": (
-        "build results/index.html, one page of all papers",
+        "build results/index.html, an overview, and a page per paper",
         "Build index.html in the results folder from the records there: a static page, no server needed.",
         "fedrepro report",
         _report,

@@ -64,7 +64,8 @@ def run(args: Namespace) -> int:
     if args.json:
         _print_json({"id": described.id, "digest": result.digest, **last})
     else:
-        print(f"{described.method} on {described.data}: accuracy {last['accuracy']:.4f} after {last['round']} rounds")
+        done = f"{last['round']} round{'s' * (last['round'] > 1)}"
+        print(f"{described.method} on {described.data}: accuracy {last['accuracy']:.4f} after {done}")
         print(f"run {described.id}  digest {result.digest[:16]}" + (f"  kept in {args.store}" if args.store else ""))
     return 0
 

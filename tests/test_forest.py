@@ -2,11 +2,13 @@
 
 import csv
 import re
+from dataclasses import replace
+from types import SimpleNamespace as Namespace
 
 import pytest
 
 import results
-from fedrepro.evidence import driver, forest, matrix, spec
+from fedrepro.evidence import driver, forest, matrix, page, spec, statements
 from fedrepro.evidence.contrasts import with_interval
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
@@ -131,3 +133,24 @@ def test_the_drivers_summary_says_how_far_methods_are_ahead_of_the_reference(fed
     sampled, everyone = driver._leads(fedbr)
     assert "FedBR − FedAvg, sampled clients: −" in sampled and "not judged" not in sampled
     assert "all clients" in everyone and everyone.endswith("(not judged: the reference is not trained)")
+
+
+def test_numbers_read_without_powers_of_ten():
+    assert [with_interval(x, None) for x in (269164.2, 3742.1, 61.52, -0.5)] == ["269,164", "3,742", "61.52", "−0.5"]
+    assert [with_interval(x, None, "+") for x in (3742.1, 61.52)] == ["+3,742", "+61.5"]
+
+
+def test_a_value_has_no_sign_and_a_difference_has(fedmlb):
+    row = forest.rows(fedmlb)[0]
+    assert re.match(r"[+−]\d+\.\d+ ± \d+\.\d+ points$", row.contrast.shown(row.effect.mean, row.effect.half))
+    level = statements.Above(id="x", measure=("accuracy",), than=0.4)
+    assert replace(row.contrast, statement=level).shown(0.471, 0.002) == "47.10 ± 0.20 %"
+
+
+@pytest.mark.parametrize(("state", "said"), page.ANSWERS.items())
+def test_the_answer_stands_behind_the_question(fedmlb, state, said):
+    row = Namespace(state=state, study=fedmlb)
+    shown = page._answered(Namespace(answers=[row]), "<strong>Does it?</strong> <strong>So</strong>")
+    assert re.fullmatch(
+        rf"<strong>Does it\?</strong> <span class=\"badge .*?\">\W*\d?\W*{said} <small>cpu</small></span> .*So.*", shown
+    )

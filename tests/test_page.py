@@ -194,8 +194,11 @@ def test_every_number_leads_to_its_runs(text, committed):
             rows = re.findall(rf"<tr><th>{line['reading']}</th><th>{line['tau']}</th>(.*?<a href.*?)</tr>", text)
             links = [f'href="#run-{run}"' for run in line["runs"].split()]
             assert any(all(link in row for link in links) for row in rows)
-            shown = float(line["measured"])
-            assert f">{shown:.4g}" in text
+            unit = "%" if "accuracy" in line["measure"] else line["unit"]  # accuracy as papers print it
+            times, half = 100 if unit == "%" else 1, line["interval"] and float(line["interval"])
+            shown = contrasts.with_interval(times * float(line["measured"]), half and times * half)
+            assert any(f'<td class="ours{more}">{shown}' in row for row in rows for more in ("", " alone"))
+            assert f"{line['measure']} ({unit})" in text
 
 
 def test_the_policy_lets_only_this_style_and_script_in(text, reader):
@@ -289,6 +292,10 @@ def test_intervals_are_drawn_against_what_is_claimed():
     assert ends[0][0] > zero > ends[1][1]  # the first lies right of zero, the second left of it
     assert ends[2][0] < zero < ends[2][1]
     assert "<span>+0.20 ± 0.10 s</span>" in drawn and "<span>−0.20 ± 0.10 s</span>" in drawn
+
+    many = fragments.intervals([effect(0.2, 0.1)] * (fragments.SHOWN + 1))
+    assert many.startswith("<details><summary>All comparisons (9)") and "<details" not in drawn
+    assert "(claimed: no difference)" in fragments.intervals([effect(0.0, 0.0, -1e-6, 1e-6)])  # a sum, but for rounding
 
     near = fragments.intervals([effect(0.5, 0.1, -1.0, 1.0, "holds")])
     assert near.count('class="zero"') == 2 and "within ±1 s" in near

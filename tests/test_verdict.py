@@ -13,7 +13,7 @@ from fedrepro.evidence.claims import Claim, claims_of
 from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.statements import Statement
 from fedrepro.evidence.statistics import decide, pooled
-from fedrepro.evidence.verdict import Effect, Verdict, judge, text, word
+from fedrepro.evidence.verdict import Effect, Verdict, claimed, judge, word
 
 AXES = {"method": ["A", "B"], "level": ["0", "5", "9"]}
 NAN = float("nan")
@@ -30,6 +30,15 @@ class Anything(dict):
 
 
 KNOWN = schema.Names(Anything(), Anything())
+
+
+def text(effect: Effect) -> str:
+    """FedBR − FedMLB: -0.0361 ± 0.0133"""
+    if np.isnan(effect.mean):
+        return f"{effect.what}: target not reached"
+    value = f"{effect.mean:+.3g}" + ("" if effect.half is None else f" ± {effect.half:.3g}")
+    unit = f" {effect.unit}" if effect.unit else ""
+    return f"{effect.what}: {effect.bound} {value}{unit}{claimed(effect)}".replace(":  ", ": ")
 
 
 def claim_of(*blocks) -> Claim:

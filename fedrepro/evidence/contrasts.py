@@ -57,14 +57,32 @@ class Contrast:
         return type(self.statement) in (statements.Best, statements.Compare) and is_accuracy(self.measure)
 
     def shown(self, value: float, half: float | None = None) -> str:
-        """A value of this comparison with its sign, interval and unit: `+1.8 ± 0.5 points`."""
+        """A value of this comparison with its sign, if it is a difference, interval and unit: `+1.8 ± 0.5 points`."""
         times, unit = self.display
-        return f"{with_interval(times * value, half and times * half, '+')} {unit}".strip()
+        sign = "" if self.is_level else "+"
+        return f"{with_interval(times * value, half and times * half, sign)} {unit}".strip()
+
+    @property
+    def numbers(self) -> str:
+        """`+1.8 ± 0.5 points (claimed: above 1 points)`"""
+        assert self.effect is not None
+        if math.isnan(self.effect.mean):
+            return "target not reached"
+        region = verdict.claimed(self.effect, *self.display).replace("-", "−")
+        return f"{self.effect.bound} {self.shown(self.effect.mean, self.effect.half)}{region}".strip()
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it is the value of one cell, not a difference."""
+        level = isinstance(self.statement, statements.Above | statements.Absolute)
+        return level and not isinstance(self.measure, measures.Gain)
 
     @property
     def display(self) -> tuple[float, str]:
         """The factor and unit to show it in."""
-        times, unit = (100.0, "points") if is_accuracy(self.measure) else (1.0, self.measure.unit)
+        times, unit = displayed(self.measure)
+        if unit == "%" and not self.is_level:
+            unit = "points"
         if isinstance(self.statement, statements.Saving):
             return 100.0, "%"
         if isinstance(self.statement, statements.Trend):
@@ -82,14 +100,20 @@ def is_accuracy(measure: Measure) -> bool:
 
 def value_text(measure: Measure, value: float, half: float | None = None) -> str:
     """A measured or reported number for readers: `47.1 ± 0.3%`."""
-    times, unit = (100.0, "%") if is_accuracy(measure) else (1.0, f" {measure.unit}" if measure.unit else "")
-    return with_interval(times * value, half and times * half) + unit
+    times, unit = displayed(measure)
+    space = "" if unit in ("", "%") else " "
+    return f"{with_interval(times * value, half and times * half)}{space}{unit}"
+
+
+def displayed(measure: Measure) -> tuple[float, str]:
+    """The factor and unit to show its values in."""
+    return (100.0, "%") if is_accuracy(measure) else (1.0, measure.unit)
 
 
 def with_interval(value: float, half: float | None, sign: str = "") -> str:
     """`+1.83 ± 0.54`: two digits of the half-width, as many decimals of the value; without it, three or four digits."""
     if not half or not math.isfinite(half):
-        return f"{value:{sign}.{3 if sign else 4}g}".replace("-", "−")
+        return f"{value:{sign}{',.0f' if abs(value) >= 1000 else '.3g' if sign else '.4g'}}".replace("-", "−")
     decimals = min(max(1 - math.floor(math.log10(half)), 0), 6)
     return f"{value:{sign}.{decimals}f} ± {half:.{decimals}f}".replace("-", "−")
 

@@ -166,7 +166,7 @@ def _summary(studies: list[Study], known: Known) -> list[str]:
     if best:
         lines.append(f"committed at {_at(best)}: {_listed(sum(beside.values(), Counter()))}")
     else:
-        lines.append("nothing of this is committed yet: `make evidence` trains it")
+        lines.append("no results of these tables are committed yet")
     return [*lines, *_compared(studies, known)]
 
 

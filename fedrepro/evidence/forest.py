@@ -17,7 +17,7 @@ from fedrepro.evidence.fragments import css_class, mark
 from fedrepro.evidence.study import Study
 from fedrepro.evidence.verdict import Effect
 
-WIDTH, HEIGHT, EDGE = 320, 22, 10  # of a row's drawing; what lies beyond the axis has an arrow in the edge
+WIDTH, HEIGHT, EDGE = 320, 22, 16  # of a row's drawing; what lies beyond the axis has an arrow in the edge
 WORDS = {"holds": "as claimed", "opposite": "opposite", "open": "undecided", "one seed": "one seed", "": "not judged"}
 
 
@@ -102,7 +102,7 @@ def plot(found: Sequence[tuple[Row, str]]) -> str:
     )
     foot = (
         f'<tr><td colspan="2"></td><td><svg class="axis" viewBox="0 0 {WIDTH} 16" aria-hidden="true">{axis}</svg></td>'
-        '<td colspan="3" class="soft">percentage points; right of 0 is as claimed</td></tr>'
+        '<td colspan="3" class="soft">points; right of 0: as claimed</td></tr>'
     )
     head = "".join(
         f'<th scope="col">{name}</th>'

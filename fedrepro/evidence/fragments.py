@@ -11,7 +11,9 @@ from fedrepro.evidence import contrasts, tables
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.contrasts import Contrast
 from fedrepro.evidence.study import Study
-from fedrepro.evidence.verdict import MARKS, NOT_RUN, Effect, Verdict, claimed, word
+from fedrepro.evidence.verdict import MARKS, NOT_RUN, Effect, Verdict, word
+
+SHOWN = 8  # comparisons of a claim that are not folded
 
 
 def css_class(state: str) -> str:
@@ -30,8 +32,11 @@ def words(state: str, scale: str) -> str:
 
 def badge(state: str, scale: str) -> str:
     """A verdict with its scale: `✓ holds | cpu`."""
-    short = words(state, scale).removesuffix(f" at {scale} scale").removesuffix(" here")
-    return f'<span class="badge {css_class(state)}">{mark(state)}{short} <small>{scale}</small></span>'
+    return pill(state, words(state, scale).removesuffix(f" at {scale} scale").removesuffix(" here"), scale)
+
+
+def pill(state: str, said: str, scale: str) -> str:
+    return f'<span class="badge {css_class(state)}">{mark(state)}{said} <small>{scale}</small></span>'
 
 
 def button(state: str) -> str:
@@ -103,17 +108,9 @@ def intervals(made: Sequence[Contrast]) -> str:
     ends, lines = [x for _, e in found for x in (*_borders(e), *_ends(e))] or [0.0], ""
     for one, e in found:
         drawn = _interval(e, min(ends), max(ends))
-        lines += f"<span>{escape(e.what)}</span>{drawn}<span>{escape(_numbers(one, e))}</span>"
+        lines += f"<span>{escape(e.what)}</span>{drawn}<span>{escape(one.numbers)}</span>"
     lines = f'<div class="effects">{lines}</div>'
-    return lines if len(found) <= 20 else fold("All comparisons", len(found), lines)
-
-
-def _numbers(one: Contrast, effect: Effect) -> str:
-    """+1.8 ± 0.5 points (claimed: above 1 points)"""
-    if effect.mean != effect.mean:
-        return "target not reached"
-    region = claimed(effect, *one.display).replace("-", "−")
-    return f"{effect.bound} {one.shown(effect.mean, effect.half)}{region}".strip()
+    return lines if len(found) <= SHOWN else fold("All comparisons", len(found), lines)
 
 
 def _borders(effect: Effect) -> list[float]:

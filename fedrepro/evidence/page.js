@@ -76,6 +76,8 @@ function row(name, value) {
   return line;
 }
 
+const percent = share => `${(100 * share).toFixed(2)}%`;
+
 function curve(values) {
   const top = Math.max(...values), x = i => 6 + 588 * i / Math.max(values.length - 1, 1), y = v => 112 - 100 * v / (top || 1);
   return `<svg viewBox="0 0 600 124" preserveAspectRatio="none" role="img" aria-label="accuracy by round">`
@@ -95,13 +97,13 @@ function fill(title, drawing, caption, lines, file) {
 function showRun(id) {
   const run = RUNS[id], values = run.curve || [];
   const caption = values.length
-    ? `Test accuracy over ${run.run.rounds} rounds: from ${values[0]} to ${values.at(-1)}, best ${Math.max(...values)}.` : "";
+    ? `Test accuracy over ${run.run.rounds} rounds: from ${percent(values[0])} to ${percent(values.at(-1))}, best ${percent(Math.max(...values))}.` : "";
   const lines = [["digest", run.digest], ["data file", Object.values(run.data).join(" · ")], ["commit", run.commit ?? "unknown"],
     ["versions", Object.entries({ fedrepro: run.fedrepro, ...run.versions }).map(pair => pair.join(" ")).join(" · ")],
     ["machine", Object.values(run.machine).join(" · ").replace(/^(\d+)/, "$1 cores")],
     ["wall time", `${run.wall_time.toFixed(1)} s`],
     ...Object.entries(run.run).map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : value])];
-  fill(`Run ${id}`, values.length > 1 ? curve(values) : "", caption, lines, run.file);
+  fill(`Run ${id}: ${run.run.method}, seed ${run.run.seed}`, values.length > 1 ? curve(values) : "", caption, lines, run.file);
 }
 
 function showRuns(ids) {
@@ -109,7 +111,7 @@ function showRuns(ids) {
     const { run, curve } = RUNS[id], link = document.createElement("a");
     link.href = `#run-${id}`;
     link.textContent = id;
-    return [link, `${run.method}, seed ${run.seed}: accuracy ${curve.at(-1)} after ${run.rounds} rounds`];
+    return [link, `${run.method}, seed ${run.seed}: accuracy ${percent(curve.at(-1))} after ${run.rounds} rounds`];
   });
   fill("The runs behind this comparison", "", "", lines, RUNS[ids[0]].file);
 }

@@ -17,9 +17,9 @@ from string import Template
 import mistune
 
 from fedrepro.errors import BadInput, bad
-from fedrepro.evidence import forest, fragments, matrix, note, papers, record, spec, tables
+from fedrepro.evidence import appendix, forest, fragments, matrix, note, papers, record, spec, tables
 from fedrepro.evidence.export import web_page
-from fedrepro.evidence.papers import Paper, errata
+from fedrepro.evidence.papers import Paper
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
 from fedrepro.evidence.table import Table
@@ -42,6 +42,7 @@ LINKS = {
     "_gate.csv": "gate CSV",
 }
 SHOWN = 8  # comparisons of a paper on the overview
+ANSWERS = {"holds": "yes", "opposite": "no", "open": "undecided", "one seed": "one seed only", "": "not judged"}
 HOME = Path(__file__).parent
 _markdown = mistune.create_markdown(escape=True, plugins=["table"])
 Say = Callable[[str], None]
@@ -93,6 +94,7 @@ def _page(title: str, header: str, contents: str, main: str, found: Sequence[Pap
         title=escape(title),
         header=header,
         contents=contents,
+        bar="" if any(paper.claims for paper in found) else "hidden",
         buttons="".join(fragments.button(state) for state in MARKS if here[state]),
         scales=f'<select id="scale" aria-label="scale"><option value="">all scales</option>{options}</select>'
         * (len(scales) > 1),
@@ -170,10 +172,24 @@ def _glance(found: Sequence[Paper]) -> str:
     lines, plots = "", []
     for paper in found:
         name = f'<a href="{paper.page}">{escape(paper.title)}</a> <span class="soft">{_cited(paper)}</span>'
-        lines += f"<dt>{name}</dt><dd>{_inline(note.headline(paper.note) or paper.tables[0].question)}</dd>"
+        said = _answered(paper, _inline(note.headline(paper.note))) or _question(paper)
+        lines += f"<dt>{name}</dt><dd>{said}</dd>"
         plots += [(row, paper.page) for row in paper.answers]
     plot = forest.plot(plots) if plots else '<p class="soft">No accuracies are compared yet.</p>'
     return f'<section class="card" id="glance"><h2>At a glance</h2><dl>{lines}</dl>{plot}</section>'
+
+
+def _answered(paper: Paper, text: str) -> str:
+    """A note, whose first bold words are the question, with the answer at each scale behind them."""
+    found = {"open": "undecided", "": "not testable"}
+    answers = [(found.get(row.state, row.state), ANSWERS[row.state], row.study.scale) for row in paper.answers]
+    badges = "".join(f" {fragments.pill(*answer)}" for answer in answers)
+    return text.replace("</strong>", f"</strong>{badges}", 1)
+
+
+def _question(paper: Paper) -> str:
+    """In place of a note."""
+    return _inline(paper.tables[0].question) + ("" if paper.records else " Not run yet.")
 
 
 def _cited(paper: Paper) -> str:
@@ -199,13 +215,14 @@ def _paper_page(paper: Paper, found: Sequence[Paper]) -> str:
         parts["methods"] = ("Methods against baselines", hint + methods)
     if paper.claims:
         parts["verdicts"] = ("Verdicts by scale", f'<div class="totals">{totals}</div>')
-    parts["tables"] = ("Tables, figures and claims", "".join(_table(paper, table) for table in paper.tables))
+    titles = ("Tables, figures and claims", "Deviations, errata, runs") if paper.claims else ("Tables", "Choices, runs")
+    parts["tables"] = (titles[0], "".join(_table(paper, table) for table in paper.tables))
     if paper.untestable:
-        parts["untestable"] = ("Claims that no experiment here can test", _untestable(paper))
-    parts["more"] = ("Deviations, errata, runs", f"{_deviations(paper)}{_errata(paper)}{_run_list(paper)}")
+        parts["untestable"] = ("Claims that no experiment here can test", appendix.untestable(paper))
+    parts["more"] = (titles[1], f"{appendix.deviations(paper)}{appendix.errata(paper)}{appendix.runs(paper)}")
     main = "".join(f'<section id="{id_}"><h2>{title}</h2>{body}</section>\n' for id_, (title, body) in parts.items())
     links = {f"#{id_}": title for id_, (title, _) in parts.items()}
-    own = {f"#{table.name}": table.title.removeprefix(paper.title).lstrip(",: ") for table in paper.tables}
+    own = {f"#{table.name}": _short(paper, table) for table in paper.tables}
     others = {"index.html": "Overview"} | {other.page: other.title for other in found if other is not paper}
     contents = (
         f"<ul>{_linked(links)}</ul><h2>Tables</h2><ul>{_linked(own)}</ul><h2>Elsewhere</h2><ul>{_linked(others)}</ul>"
@@ -214,12 +231,18 @@ def _paper_page(paper: Paper, found: Sequence[Paper]) -> str:
     return _page(f"fedrepro: {paper.title}", header, contents, main, [paper], runs)
 
 
+def _short(paper: Paper, table: Table) -> str:
+    """Its title without the paper's."""
+    title = table.title.removeprefix(paper.title).lstrip(",: ")
+    return title[:1].upper() + title[1:]
+
+
 def _note(paper: Paper) -> str:
     """Its own title is the page's."""
     text = paper.note.partition("\n")[2] if paper.note.startswith("# ") else paper.note
     body = str(_markdown(text)).replace("<h2>", "<h3>").replace("</h2>", "</h3>")
     body = body.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
-    return f'<div class="note">{body}</div>'
+    return f'<div class="note">{_answered(paper, body)}</div>'
 
 
 def _runs(known: Record) -> dict[str, dict]:
@@ -259,41 +282,3 @@ def _measured(paper: Paper, scale: str, study: Study) -> str:
         f"{figure}<h4>Claims</h4>{fragments.measured_claims(study)}{numbers}"
         f'<div class="links">{links}</div></div>'
     )
-
-
-def _untestable(paper: Paper) -> str:
-    items = "".join(
-        f'<li id="{claim.id}"><b>{escape(claim.says)}</b> <span class="soft">{escape(claim.source)} · {claim.id}</span>'
-        f"<br>{escape(claim.untestable)}</li>"
-        for claim in paper.untestable
-    )
-    return f"<ul>{items}</ul>"
-
-
-def _deviations(paper: Paper) -> str:
-    unique = {(d.what, d.why, d.erratum): None for table in paper.tables for d in table.deviation}
-    known = {id_ for id_, *_ in errata().get(paper.id, [])}
-
-    def link(ids: str) -> str:
-        found = [f'<a href="#{i}">{i}</a>' if i in known else escape(i) for i in ids.split(", ") if i]
-        return f" ({', '.join(found)})" if found else ""
-
-    items = "".join(f"<li><b>{escape(what)}.</b> {escape(why)}{link(ids)}</li>" for what, why, ids in unique)
-    return fragments.fold("Where we differ from the paper, and why", len(unique), f"<ul>{items}</ul>")
-
-
-def _errata(paper: Paper) -> str:
-    found = errata().get(paper.id, [])
-    if not found:
-        return ""
-    texts = [(id_, f"<b>{id_}</b> {escape(where)} {fragments.emphasis(what)}") for id_, where, what in found]
-    items = "".join(f'<li id="{id_}">{text}</li>' for id_, text in texts)
-    return fragments.fold("Errata and ambiguities found in the paper", len(found), f"<ul>{items}</ul>")
-
-
-def _run_list(paper: Paper) -> str:
-    text = ""
-    for scale, known in paper.records.items():
-        links = "".join(f"<div>{fragments.run_links(run)}</div>" for run in sorted(known.runs))
-        text += fragments.fold(f"All runs at {scale} scale", len(known.runs), f'<div class="runs">{links}</div>')
-    return text

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from fedrepro.evidence import record, verdict
+from fedrepro.evidence import contrasts, record, verdict
 from fedrepro.evidence.measures import ToTarget
 from fedrepro.evidence.study import Study
 from fedrepro.simulation import metrics, scratch
@@ -106,11 +105,13 @@ def caption(study: Study) -> str:
 
 
 def readable(study: Study) -> pd.DataFrame:
-    """The summary for readers: the paper's number beside ours, with its interval over seeds."""
+    """The summary for readers: the paper's number beside ours, with its interval over seeds; accuracy in %."""
     rows, table = study.summary.to_dict("records"), study.summary.copy()
-    table["measured"] = [_measured(study, row) for row in rows]
+    shown = [contrasts.displayed(study.measures[row["measure"]]) for row in rows]
+    table["unit"] = [unit for _, unit in shown]
+    table["measured"] = [_measured(study, row, times) for row, (times, _) in zip(rows, shown, strict=True)]
     table["measure"] = [_named(study, row) for row in rows]
-    table["reported"] = ["" if pd.isna(row["reported"]) else _reported(row) for row in rows]
+    table["reported"] = [_reported(row, times) for row, (times, _) in zip(rows, shown, strict=True)]
     names = {"reported": PAPER, "measured": ours(study)}
     dropped = ["interval", "reported_more", "not_reached", "runs", "scale"]
     return table.drop(columns=dropped).rename(columns=names)
@@ -121,8 +122,12 @@ def ours(study: Study) -> str:
     return f"ours ({study.scale})"
 
 
-def _reported(row: dict) -> str:
-    return f"{row['reported']:.4g}" + "+" * row["reported_more"]
+def _reported(row: dict, times: float) -> str:
+    return (
+        ""
+        if pd.isna(row["reported"])
+        else contrasts.with_interval(times * row["reported"], None) + "+" * row["reported_more"]
+    )
 
 
 def _named(study: Study, row: dict) -> str:
@@ -130,10 +135,10 @@ def _named(study: Study, row: dict) -> str:
     return row["measure"] + (f" ({measure.target_at(row):.0%})" if isinstance(measure, ToTarget) else "")
 
 
-def _measured(study: Study, row: dict) -> str:
-    """`0.5 ± 0.01`; says if seeds missed a target, for rounds in the papers' notation "1000+"."""
-    half = row["interval"]
-    text = f"{row['measured']:.4g}" + ("" if half is None or np.isnan(half) else f" ± {half:.3g}")
+def _measured(study: Study, row: dict, times: float) -> str:
+    """`47.31 ± 0.26`; says if seeds missed a target, for rounds in the papers' notation "1000+"."""
+    half = None if pd.isna(row["interval"]) else times * row["interval"]
+    text = contrasts.with_interval(times * row["measured"], half)
     if not row["not_reached"]:
         return text
     in_rounds = study.measures[row["measure"]].column == "round"
@@ -147,8 +152,9 @@ def readable_verdicts(study: Study) -> pd.DataFrame:
     """The verdicts for readers, with the effects behind them: first those that do not hold."""
     rows = []
     for claim, found in study.verdicts:
-        ordered = sorted(found.effects, key=lambda e: ("opposite", "open", "holds").index(e.state))
-        shown = [verdict.text(effect) for effect in ordered[:SHOWN_EFFECTS]]
+        made = [(one, one.effect) for one in contrasts.measured(study, claim) if one.effect]
+        ordered = sorted(made, key=lambda pair: ("opposite", "open", "holds").index(pair[1].state))
+        shown = [f"{effect.what}: {one.numbers}" for one, effect in ordered[:SHOWN_EFFECTS]]
         if len(ordered) > SHOWN_EFFECTS:
             shown.append(f"{len(ordered) - SHOWN_EFFECTS} more in {study.table.name}_effects.csv")
         evidence = ". ".join([found.reason, "; ".join(shown)]) if shown else found.reason

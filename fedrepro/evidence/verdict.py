@@ -114,15 +114,6 @@ def word(state: str, scale: str) -> str:
     return {"one seed": "undecided (one seed)", "not testable": "not testable here"}.get(state, state)
 
 
-def text(effect: Effect) -> str:
-    """FedBR − FedMLB: -0.0361 ± 0.0133"""
-    if np.isnan(effect.mean):
-        return f"{effect.what}: target not reached"
-    value = f"{effect.mean:+.3g}" + ("" if effect.half is None else f" ± {effect.half:.3g}")
-    unit = f" {effect.unit}" if effect.unit else ""
-    return f"{effect.what}: {effect.bound} {value}{unit}{claimed(effect)}".replace(":  ", ": ")
-
-
 def claimed(effect: Effect, times: float = 1.0, unit: str = "") -> str:
     """` (claimed: above 1 points)`; empty if only the sign is claimed."""
     low, high, unit = effect.low * times, effect.high * times, f" {unit}" if unit else ""
@@ -131,6 +122,8 @@ def claimed(effect: Effect, times: float = 1.0, unit: str = "") -> str:
     if effect.low == -np.inf:
         return f" (claimed: below {high:.4g}{unit})"
     if effect.low == -effect.high:
+        if high < 1e-5:  # room for rounding
+            return " (claimed: no difference)"
         return f" (claimed: within ±{high:.4g}{unit})"
     return f" (claimed: {low:.4g} to {high:.4g}{unit})"
 

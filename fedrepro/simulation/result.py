@@ -73,7 +73,7 @@ class Result:
         )
         return [
             f"{run.method} on {run.data}, {run.split}, {run.model}, seed {run.seed}",
-            f"{last} after {len(self.rows)} rounds",
+            f"{last} after {len(self.rows)} round{'s' * (len(self.rows) > 1)}",
             f"run {run.id}, digest {self.digest[:16]}",
         ]
 

@@ -49,6 +49,8 @@ def test_the_page_fits_the_screen(open_page, pictures, name, width, scheme):
     page = open_page(name, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     page.screenshot(path=pictures / f"report-{name}-{width}-{scheme}.png")
+    for badge in page.locator(".claim > div > .badge").all():  # not over the claim's words
+        assert badge.evaluate("found => found.scrollWidth <= found.parentElement.clientWidth")
     assert page.locator("svg.row").first.is_visible()
 
 
@@ -94,7 +96,7 @@ def test_the_forest_plot_leads_to_claim_and_runs(open_page):
     assert page.url.endswith("fedmlb.html#fedmlb-c08-cpu") and page.locator("#fedmlb-c08-cpu").is_visible()
     page.locator(".forest tbody tr").first.get_by_role("link").nth(1).click()
     box = page.get_by_role("dialog")
-    assert box.locator("tbody tr").count() == 6 and "seed 2" in box.inner_text()
+    assert box.locator("tbody tr").count() == 6 and re.search(r"fedmlb, seed 2: accuracy \d+\.\d\d%", box.inner_text())
     box.get_by_role("link").first.click()
     assert "digest" in box.inner_text()
     page.keyboard.press("Escape")
@@ -108,4 +110,9 @@ def test_it_prints_without_controls_and_with_what_is_folded(open_page, pictures)
     assert not page.locator(".filter").is_visible() and not page.locator("aside").is_visible()
     page.evaluate("window.onbeforeprint()")
     assert page.locator("main details:not([open])").count() == 0
+    sizes = [
+        f"parseFloat(getComputedStyle(document.querySelector('{part}')).fontSize)"
+        for part in (".claim p", ".claim .soft")
+    ]
+    assert page.evaluate(" > ".join(sizes))  # what is said stands out from what explains it
     page.pdf(path=pictures / "report-fedmlb.pdf")
