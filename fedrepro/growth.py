@@ -135,9 +135,8 @@ def _draw(found: list[dict[str, Any]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "fedrepro"
-    rows = 2 if any(row["seconds_per_participant"] for row in found) else 1
-    figure, grid = plt.subplots(rows, 3, figsize=(10, 2.7 * rows), sharex="col", squeeze=False, layout="constrained")
-    for (top, *_, bottom), line in zip([[*column, column[-1]] for column in grid.T], LINES, strict=True):
+    figure, grid = plt.subplots(2, 3, figsize=(10, 5.4), sharex="col", layout="constrained")
+    for (top, bottom), line in zip(grid.T, LINES, strict=True):
         mine = sorted((row for row in found if row["what"] == line), key=lambda row: row["size"])
         for axes, key, style, label in (
             (top, "peak_MB_if_uploads_are_held", "o--", "uploads held (before)"),
@@ -150,13 +149,14 @@ def _draw(found: list[dict[str, Any]], path: Path) -> None:
         if limit := LIMIT_MB.get(line):
             top.axhline(limit, color="C3", lw=1, label=f"aim: {limit / 1000:g} GB")
         for axes in (top, bottom):
-            axes.set(xscale="log", ylim=(0, 1.2 * axes.dataLim.y1))
+            highest = max((max(line.get_ydata()) for line in axes.lines), default=1)
+            axes.set(xscale="log", ylim=(0, 1.35 * highest))
             axes.grid(alpha=0.3)
         top.set_title(line)
-        top.legend(fontsize=8)
+        if top.lines:
+            top.legend(fontsize=8)
         bottom.set_xlabel(line.partition(", ")[2] + (" (10 take part)" if "registered" in line else " in a round"))
     grid[0, 0].set_ylabel("peak memory, MB")
-    if rows == 2:
-        grid[1, 0].set_ylabel("ms per participant, 2 workers")
+    grid[1, 0].set_ylabel("ms per participant, 2 workers")
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
