@@ -13,7 +13,7 @@ from fedrepro.evidence.study import Study
 from fedrepro.lessons.drawing import canvas, png
 
 torch.set_num_threads(1)
-os.environ.update(kernels.CHOSEN)
+os.environ.update(kernels.chosen())
 
 BUDGET = 0.3  # seconds from a moved control to its picture,
 BARE = 7  # or so many bare figures, where the machine is slow or busy (a free one takes 3 to 5)

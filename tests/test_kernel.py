@@ -121,3 +121,9 @@ def test_a_forked_kernel_is_like_another_and_ends(tmp_path, monkeypatch):
 def test_a_forked_kernel_that_dies_is_noticed(tmp_path):
     with pytest.raises(DeadKernelError):
         run_cells(tmp_path, "import os; os._exit(3)")
+
+
+def test_an_installation_without_the_entry_point_starts_kernels_as_usual(monkeypatch):
+    assert kernels.chosen() == kernels.CHOSEN
+    monkeypatch.setattr(kernels, "entry_points", lambda **group: ())
+    assert kernels.chosen() == {}

@@ -101,7 +101,7 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     if unknown := set(given) - set(known):
         raise BadInput(f"{source.name}: its parameters cell lacks {', '.join(sorted(unknown))}")
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ.update(in_kernels() | kernels.CHOSEN)
+    os.environ.update(in_kernels() | kernels.chosen())
     target = folder / f"{plan.table.name}.ipynb"
     options = {"progress_bar": False, "kernel_name": "python3", "cwd": str(source.parent)}
     options["config"] = Config(KernelManager={"transport": "ipc"})

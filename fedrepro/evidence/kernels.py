@@ -5,6 +5,7 @@ Jupyter finds the class by its entry point, and uses it where JUPYTER_DEFAULT_PR
 import multiprocessing
 import os
 import signal
+from importlib.metadata import entry_points
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
@@ -14,6 +15,12 @@ from jupyter_client.provisioning import LocalProvisioner
 CHOSEN = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "fedrepro-forked"}  # as pyproject.toml names it
 PACKAGES = ["torch", "pandas", "seaborn", "ipykernel.kernelapp", "ipywidgets"]
 LAUNCHER = "ipykernel_launcher"
+
+
+def chosen() -> dict[str, str]:
+    """The variable that asks for forked kernels; none if fedrepro was installed before it had them."""
+    (name,) = CHOSEN.values()
+    return CHOSEN if entry_points(group="jupyter_client.kernel_provisioners", name=name) else {}
 
 
 class Forked(LocalProvisioner):
