@@ -208,11 +208,12 @@ def write(items: list[Item], store: Path, draw: bool = True) -> int:
 
 
 def _tables(items: list[Item], store: Path) -> dict[tuple[str, str], list[int]]:
-    """(table, scale) -> the seeds that have a trained run."""
-    found: dict[tuple[str, str], set[int]] = {}
+    """(table, scale) -> the seeds of which an item is trained completely; before there is one, those that are begun."""
+    begun: dict[tuple[str, str], set[int]] = {}
+    complete: dict[tuple[str, str], set[int]] = {}
     for item in items:
-        for cell in item.plan.cells:
-            for seed in item.seeds:
-                if is_done(item, cell.run(seed), store):
-                    found.setdefault((item.table, item.scale), set()).add(seed)
-    return {table: sorted(seeds) for table, seeds in found.items()}
+        for seed in item.seeds:
+            done = [is_done(item, cell.run(seed), store) for cell in item.plan.cells]
+            for found in [begun] * any(done) + [complete] * all(done):
+                found.setdefault((item.table, item.scale), set()).add(seed)
+    return {table: sorted(complete.get(table, seeds)) for table, seeds in begun.items()}
