@@ -180,7 +180,7 @@ def trainer():
     process.wait()
 
 
-@pytest.mark.parametrize(("seed", "method"), enumerate([*registry(), STACK]))  # odd seeds: two workers
+@pytest.mark.parametrize(("seed", "method"), list(enumerate([*registry(), STACK])))  # odd seeds: two workers
 def test_kill_9_at_random_moments_and_resume(small, tmp_path, trainer, method, seed):
     run = small(method=method, seed=seed, rounds=6, samples=40, delay=0.4, max_delay=2)
     moments, kills = random.Random(f"{method}{seed}"), 0
