@@ -124,17 +124,11 @@ def test_killed_and_moved_to_an_empty_store_nothing_recorded_is_trained_again(ho
     assert set(json.loads(recorded.read_text())) == {run.id for run in Item(**ITEM).runs()}
 
 
-def test_a_seed_counts_once_all_its_cells_are_trained(home, monkeypatch):
-    """Until then a comparison would lack a side; if no seed is complete, what is there is shown."""
+def test_every_begun_seed_is_written(home, monkeypatch):
+    """What is trained goes to the record, complete or not: a store may be lost with its machine."""
     item, key = Item(**ITEM), (TABLE, "smoke")
     runs = {seed: [run.id for run in item.runs() if run.seed == seed] for seed in (0, 1)}
-    for done, wanted in (
-        (runs[0][:1], {key: [0]}),
-        ([*runs[0][:1], runs[1][0]], {key: [0, 1]}),
-        ([*runs[0], runs[1][0]], {key: [0]}),
-        ([*runs[0], *runs[1]], {key: [0, 1]}),
-        ([], {}),
-    ):
+    for done, wanted in (([], {}), (runs[0][:1], {key: [0]}), ([*runs[0], runs[1][0]], {key: [0, 1]})):
         monkeypatch.setattr(campaign, "is_done", lambda item, run, store, done=done: run.id in done)
         assert campaign._tables([item], home) == wanted
 

@@ -550,3 +550,24 @@ def test_part_of_the_papers_table_holds_in_part():
         claim_of({**BEST, "winner": "B"}), CLEAR.assign(measure="m"), "paper", AXES, measures, paper_cells=cells
     )
     assert against.word == "contradicted"  # one comparison is enough
+
+
+def test_a_seed_with_one_side_only_is_not_compared():
+    """A run without its counterpart is neither a missed target nor a reason to drop the seed elsewhere."""
+    claim = claim_of({"id": "x", "kind": "best", "axis": "method", "winner": "A"})
+    whole = values([[5, 6, 7.5], [5, 6, 7.5], [5, 6, 7.5]], [[4, 4, 5], [4, 4.5, 5], [4, 4, 5]])
+    missing = whole.drop(whole.index[(whole["method"] == "B") & (whole["level"] == "9") & (whole["seed"] == 2)])
+    found, complete = judged(claim, missing), judged(claim, whole)
+    assert [effect.seeds for effect in found.effects] == [3, 3, 2]
+    assert [effect.mean for effect in found.effects[:2]] == [effect.mean for effect in complete.effects[:2]]
+    alone = missing.loc[(missing["level"] == "9") & (missing["seed"] < 2)]
+    (expected,) = judged(claim, alone).effects
+    assert found.effects[2].mean == expected.mean == 1.5 and found.effects[2].half == expected.half
+    assert "targets were missed" not in found.reason
+
+
+def test_cells_without_a_common_seed_are_not_compared():
+    claim = claim_of({"id": "x", "kind": "best", "axis": "method", "winner": "A"})
+    table = values([[5, 6]] * 3, [[4, 4]] * 3)
+    apart = table.loc[(table["level"] == "0") & ((table["method"] == "A") == (table["seed"] == 0))]
+    assert judged(claim, apart).state == "not testable" and not judged(claim, apart).effects

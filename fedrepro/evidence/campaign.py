@@ -208,12 +208,11 @@ def write(items: list[Item], store: Path, draw: bool = True) -> int:
 
 
 def _tables(items: list[Item], store: Path) -> dict[tuple[str, str], list[int]]:
-    """(table, scale) -> the seeds of which an item is trained completely; before there is one, those that are begun."""
-    begun: dict[tuple[str, str], set[int]] = {}
-    complete: dict[tuple[str, str], set[int]] = {}
+    """(table, scale) -> the seeds that have a trained run. A seed that is not complete is recorded too: verdicts
+    compare cells only with the seeds that all of them have."""
+    found: dict[tuple[str, str], set[int]] = {}
     for item in items:
-        for seed in item.seeds:
-            done = [is_done(item, cell.run(seed), store) for cell in item.plan.cells]
-            for found in [begun] * any(done) + [complete] * all(done):
-                found.setdefault((item.table, item.scale), set()).add(seed)
-    return {table: sorted(complete.get(table, seeds)) for table, seeds in begun.items()}
+        begun = {seed for seed in item.seeds if any(is_done(item, c.run(seed), store) for c in item.plan.cells)}
+        if begun:
+            found[item.table, item.scale] = found.get((item.table, item.scale), set()) | begun
+    return {table: sorted(seeds) for table, seeds in found.items()}

@@ -1,5 +1,6 @@
 """The cells of a table and comparisons of them: one number per seed, and where a claim puts their mean."""
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ EQUAL = 1e-12  # relative: smaller differences are rounding
 
 
 class Cells:
-    """The values of one measure: the `labels` of each cell, and `y` and `limit` of shape (seeds, cells)."""
+    """The values of one measure: the `labels` of each cell; `y`, `limit` and whether there is a run, `there`, of shape
+    (seeds, cells)."""
 
     def __init__(self, values: pd.DataFrame, axes: dict[str, list[str]]):
         self.axes, names = axes, list(axes)
@@ -24,8 +26,20 @@ class Cells:
         seeds, seed = np.unique(values["seed"], return_inverse=True)
         self.y, self.limit = np.full((2, len(seeds), len(self.labels)), np.nan)
         self.y[seed, cell] = values["value"]
+        self.there = np.zeros(self.y.shape, bool)
+        self.there[seed, cell] = True
         if "limit" in values:
             self.limit[seed, cell] = values["limit"]
+
+    def paired(self, used: np.ndarray) -> np.ndarray:
+        """The seeds with which all these cells were run."""
+        return np.flatnonzero(self.there[:, used].all(axis=1))
+
+    def with_seeds(self, seeds: Sequence[int]) -> "Cells":
+        """The same cells with only these seeds, given by position."""
+        part, at = copy.copy(self), list(seeds)
+        part.y, part.limit, part.there = self.y[at], self.limit[at], self.there[at]
+        return part
 
     def _numbered(self, axes: list[str]) -> np.ndarray:
         """For each cell, the number of its combination of labels on these axes."""

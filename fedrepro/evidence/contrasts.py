@@ -175,5 +175,5 @@ def _contrast(claim: Claim, part: Part, made: Comparison, effect: Effect | None 
 def runs_of(study: Study, contrast: Contrast) -> list[str]:
     """The ids of the runs behind a comparison."""
     taken = [cell for cell in study.cells if tuple(cell.labels.items()) in contrast.weights]
-    runs = [cell.run(seed) for cell in taken for seed in study.seeds]
-    return [run.id for run in runs if study.source.has(run)]
+    paired = [seed for seed in study.seeds if all(study.source.has(cell.run(seed)) for cell in taken)]
+    return [cell.run(seed).id for cell in taken for seed in paired]

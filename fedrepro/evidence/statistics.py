@@ -6,7 +6,7 @@ own variance over seeds, with seeds - 1: if that is larger than the variance of 
 smaller at 1%, by an F test over all panels in which the claim makes this comparison.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,19 @@ class Estimate:
 
 
 def estimate(made: list[Comparison], cells: Cells, measure: Measure) -> list[Estimate]:
-    """Every comparison of one measure."""
+    """Every comparison of one measure, each from the seeds with which all its cells were run."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, comparison in enumerate(made):
+        groups.setdefault(tuple(cells.paired(comparison.used)), []).append(i)
+    found = {}
+    for seeds, at in groups.items():
+        part = [replace(made[i], numbers=made[i].numbers[list(seeds)]) for i in at]
+        found |= dict(zip(at, _estimate(part, cells.with_seeds(seeds), measure), strict=True))
+    return [found[i] for i in range(len(made))]
+
+
+def _estimate(made: list[Comparison], cells: Cells, measure: Measure) -> list[Estimate]:
+    """The same where all comparisons have all seeds."""
     seeds = len(cells.y)
     fixed = np.array([_is_seedless(comparison, cells, measure) for comparison in made], bool)
     bounded = [_bounded(comparison, cells) for comparison in made]

@@ -199,6 +199,7 @@ def parts_of(
         known, why = _trained(values.loc[values["measure"] == measure.name], statement, measure, untrained)
         cells = Cells(known, axes) if not why or len(select(known, statement.where)) else None
         made = [] if cells is None else statement.comparisons(measure, cells, reported)
+        made = [one for one in made if cells is not None and cells.paired(one.used).size]
         parts.append(Part(statement, measure, cells, made, why))
     return parts
 
