@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fedrepro import Diverged, Run, data, rounds, sweep, train
-from fedrepro.methods import registry
+from fedrepro.methods import FedAvg, registry
 from fedrepro.simulation.client import Worker
 from fedrepro.simulation.executor import Serial
 from fedrepro.simulation.federation import Federation
@@ -53,6 +53,24 @@ def test_of_two_federations_the_first_may_end_first(small):
     ending.join(30)
     assert not ending.is_alive()
     assert len([*second]) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_times_of_a_round_are_those_of_its_own_work(small, monkeypatch, workers):
+    """The server sleeps, a client computes: only computing counts, and only for the one that does it."""
+    plan, finish = FedAvg.plan, FedAvg.finish
+
+    def busy(self, k):
+        end = time.process_time() + 0.1
+        while time.process_time() < end:
+            pass
+        return finish(self, k)
+
+    monkeypatch.setattr(FedAvg, "plan", lambda *given: time.sleep(0.3) or plan(*given))
+    monkeypatch.setattr(FedAvg, "finish", busy)
+    row = train(small(rounds=1), workers=workers).rows[0]
+    assert row["server_cpu_time"] < 0.1 < 0.3 < row["wall_time"]
+    assert 0.1 <= row["client_cpu_time"] < 0.4
 
 
 def test_every_source_of_randomness_repeats(small):

@@ -136,6 +136,10 @@ class Study(Plan):
         frames = []
         for cell, seed, run in self._measured:
             table = with_sums(pd.DataFrame(self.source.rows(run)), run, self.costs.get(run.id))
+            if "round_time" not in table and any(m.column == "round_time" for m in self.measures.values()):
+                raise BadInput(
+                    f"{self.table.name}: run {run.id} was recorded without CPU times; train it again (--fresh)"
+                )
             frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
@@ -254,7 +258,8 @@ def with_sums(table: pd.DataFrame, run: Run, costs: dict[str, int] | None) -> pd
         table["server_flops"] = costs["server_flops"]
     if "time_up" in table:
         table["link_time"] = table["time_up"] + table["time_down"]
-        table["round_time"] = table["link_time"] + table["client_time"] + table["server_time"]
+    if "link_time" in table and "client_cpu_time" in table:
+        table["round_time"] = table["link_time"] + table["client_cpu_time"] + table["server_cpu_time"]
     return table
 
 

@@ -171,7 +171,9 @@ def markdown(studies: Sequence[Study]) -> str:
     shown = []
     for study in studies:
         name = study.table.name
-        command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={len(study.seeds)} TABLE={name}"
+        count = len(study.seeds)
+        seeds = count if study.seeds == [*range(count)] else ",".join(map(str, study.seeds))
+        command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={seeds} TABLE={name}"
         lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", ""]
         lines += [caption(study), "", _markdown_table(readable(study)), "", *_groups(study)]
         lines += [f"![{study.table.title}]({name}.png)", "", _markdown_table(readable_verdicts(study)), ""]

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import time
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,7 @@ class Visit(NamedTuple):
     kept: State  # stays with the client
     loss: float  # mean training loss
     n: int  # training samples
+    cpu_time: float  # seconds, by the worker's clock
 
 
 def freeze(model: Module) -> Module:
@@ -80,6 +82,10 @@ class Worker:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.run.seed, "model"))
             return models.build(self.run.model, **shape)
+
+    def clock(self) -> float:
+        """CPU seconds of this process, which other processes do not lengthen; on a GPU, seconds on the wall."""
+        return time.process_time() if self.device.type == "cpu" else time.perf_counter()
 
     def __reduce__(self):
         """Built again when unpickled, because its trees are views of its model's memory."""
@@ -148,7 +154,7 @@ class Worker:
         self, t: int, cid: int, message: Message, state: State | Path | None, visit: int, limited: bool
     ) -> Visit:
         """One visit: receive, train, finish. The client's state, or the file that has it."""
-        method = self.method
+        method, started = self.method, self.clock()
         before: State | None = load_tensors(state, mapped=True) if isinstance(state, Path) else state
         k = Local(self, t, cid, visit, limited, len(self.parts[cid]))
         with torch.random.fork_rng(devices=[]):
@@ -160,7 +166,7 @@ class Worker:
             k.steps = method.steps(k)
             loss = self.fit(k, method.trained(k))
             sent, kept = method.finish(k)
-        return Visit(sent, kept, loss, k.n)
+        return Visit(sent, kept, loss, k.n, self.clock() - started)
 
     def fit(self, k: Local, names: list[str] | None) -> float:
         """k.steps of SGD on these parameters -> mean training loss."""

@@ -1,5 +1,6 @@
 """The round, written once: broadcast, visits, uploads (some late), aggregate, test."""
 
+import contextlib
 import itertools
 import math
 import time
@@ -34,14 +35,12 @@ class _Inbox:
         self.losses: list[float] = []
         self.trained: list[Waiting] = []  # each participant's "w" and "b", if they are tested
         self.duration = 0.0  # virtual seconds of the slowest participant
-        self.seconds = 0.0  # spent on folding
+        self.cpu_times: list[float] = []  # of each visit
 
     def put(self, upload: Upload) -> None:
-        started = time.perf_counter()
         if self._averages_late or upload.round == self._r.t:
             upload = upload._replace(sent=self._r.means.fold(upload.sent, upload.n))
         self.uploads.append(upload._replace(sent=Waiting(upload.sent, self.spill, self._r.t)))
-        self.seconds += time.perf_counter() - started
 
 
 class Federation:
@@ -56,6 +55,7 @@ class Federation:
         self.fleet, self.method = Fleet(run), worker.method
         self.t = 0
         self.clock = 0.0  # virtual seconds
+        self.serving = 0.0  # CPU seconds of the server in this round
         self.rows: list[Row] = []
         self.diverged = False  # whether a participant's loss was not finite in the last round
         self.visits: dict[int, int] = {}  # how often each client took part
@@ -90,30 +90,30 @@ class Federation:
 
     def advance(self) -> Row:
         """One round -> its row."""
-        started = time.perf_counter()
+        started, self.serving = time.perf_counter(), 0.0
         self.t += 1
         due = [upload for when, upload in self.pending if when <= self.t]
         self.pending = [(when, upload) for when, upload in self.pending if when > self.t]
         r = self._round(due)
 
         # 1. Broadcast: the server decides what each participant gets, and makes its message when its visit starts.
-        self.server = self.method.plan(self.server, r)
-        planned = time.perf_counter()
+        with self._serving():
+            self.server = self.method.plan(self.server, r)
 
         # 2. Visits: the participants train side by side; the server takes them in the order of participants.
         # 3. Uploads: counted, timed and folded into the round's means one by one; the late ones wait.
         inbox = _Inbox(r, self.method.averages_late, self._spill())
-        while due:
-            inbox.put(due.pop(0))
+        with self._serving():
+            while due:
+                inbox.put(due.pop(0))
         visits = self._visits(r, inbox)
         for cid in r.participants:
             self._upload(r, cid, next(visits), inbox)
         self.clock += inbox.duration
-        visited = time.perf_counter()
 
         # 4. Aggregate: the next global model, from what arrived.
-        self.server = self.method.aggregate(self.server, inbox.uploads, r)
-        server_time = planned - started + inbox.seconds + time.perf_counter() - visited
+        with self._serving():
+            self.server = self.method.aggregate(self.server, inbox.uploads, r)
 
         # 5. Test, and write the row.
         losses = inbox.losses
@@ -122,13 +122,20 @@ class Federation:
         row = {"round": self.t, **self._test(r, inbox.trained), "train_loss": loss, **inbox.traffic}
         row |= {**self.method.columns(self.server, r), "sim_time": self.clock, **self._link_times(inbox.links)}
         row["server_bytes"] = nbytes(self.server) + self.per_client.nbytes
-        row["server_time"] = server_time
-        row["client_time"] = (visited - planned - inbox.seconds) * self.executor.workers / max(len(losses), 1)
+        row["server_cpu_time"] = self.serving
+        row["client_cpu_time"] = sum(inbox.cpu_times) / max(len(inbox.cpu_times), 1)
         row["wall_time"] = time.perf_counter() - started
         self.rows.append(row)
         for spill in (r.spill, inbox.spill):
             spill.close()
         return row
+
+    @contextlib.contextmanager
+    def _serving(self) -> Iterator[None]:
+        """Counts what the block takes as the server's work."""
+        started = self.worker.clock()
+        yield
+        self.serving += self.worker.clock() - started
 
     def _spill(self) -> Clients:
         """Room for what waits for the end of a round: in memory while it fits, then in files; on a GPU, memory only."""
@@ -149,7 +156,8 @@ class Federation:
         find = self.clients.find if self.executor.same_files else self.clients.get
 
         def task(cid: int) -> tuple:
-            message = self.method.broadcast(self.server, cid, r)
+            with self._serving():
+                message = self.method.broadcast(self.server, cid, r)
             inbox.down[cid] = count(message)
             return r.t, cid, message, find(cid), self.visits.get(cid, 0), self.fleet.limited(cid)
 
@@ -167,6 +175,7 @@ class Federation:
         inbox.links.append(self.fleet.transfer(r.t, cid, up, down))
         inbox.duration = max(inbox.duration, compute + communicate)
         inbox.losses.append(visit.loss)
+        inbox.cpu_times.append(visit.cpu_time)
         if self.run.personal == "trained" and self._tested(r.t):
             w, b = self.method.trained_model(visit.sent, visit.kept)
             inbox.trained.append(Waiting({"w": w, "b": b}, inbox.spill, r.t))
@@ -176,7 +185,8 @@ class Federation:
         if late := self.fleet.delay(r.t, cid):
             self.pending.append((r.t + late, upload))
         else:
-            inbox.put(upload)
+            with self._serving():
+                inbox.put(upload)
 
     def _link_times(self, links: list[tuple[float, float]]) -> dict[str, float]:
         """Mean seconds up and down over the participants, if the run has a downlink of its own."""

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SHARE = 0.05  # of the time that may go into checkpoints
 SNAPSHOT = ("t", "clock", "rows", "visits", "pending", "server", "versions", "shelf", "shelf_bytes")
-CLOCKS = ("wall_time", "server_time", "client_time")  # columns that the machine decides, not the run
+CLOCKS = ("wall_time", "server_cpu_time", "client_cpu_time", "server_time", "client_time")  # columns that the machine
+# decides, not the run; the last two, in older records, were read off the wall
 LONG_NAME = "n" * 120  # no shorter than that of any temporary file of ours
 SUMMARY = {"run": dict, "id": str, "digest": str, "rounds_digest": str, "data": dict, "fedrepro": str}
 SUMMARY |= {"commit": str | None, "versions": dict, "machine": dict, "wall_time": int | float}  # of result.json
