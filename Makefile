@@ -6,8 +6,9 @@ STAMP  := $(VENV)/.installed
 PROCS  ?= 2
 SCALE  ?= $(or $(FEDREPRO_SCALE),reduced)
 MINUTES ?= 5
-SLOW    := verify reproduce evidence exercises storm page tune portable lab docs explore store cluster trial engine data \
-  cli references judge_simulated readme papers_own_numbers  # whole programs, kills, notebooks, thousands of draws
+SLOW    := cli cluster data docs engine evidence exercises explore folding judge_simulated kernel lab page \
+  papers_own_numbers people portable readme references reproduce store storm trial tune verify  # whole programs, kills,
+  # notebooks, thousands of draws
 PAPERS := $(notdir $(patsubst %/,%,$(wildcard reproduce/*/)))
 
 # $(call reproduce,PAPER); SCALE, SEEDS, WORKERS, TABLE, FRESH=1, ENGINE=ray and ADDRESS come from the command line

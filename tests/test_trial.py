@@ -175,7 +175,7 @@ def test_the_last_axis_is_across_by_default():
     assert list(dict.fromkeys(column[0] for column in table.columns)) == study.axes["cube"]
     assert table.loc[("0.7",), ("printed", "paper")] == "80.02"
     assert table.loc[("0.7",), ("printed", "ours (paper)")] == "50.00"
-    down = paper_table(study, "download a round").data
+    down = paper_table(study, "download per round").data
     assert down.loc[("0.7",), ("printed", "paper")] == "327.5"
     turned = paper_table(study, "best mean accuracy", across="mu").data
     assert turned.loc[("printed",), ("0.7", "paper")] == "80.02"
@@ -214,8 +214,8 @@ def test_the_papers_numbers_keep_its_names():
 
 def test_one_axis_has_its_measures_across():
     table = paper_table(made("kapc/table6_costs", lambda k: 3.0, seeds=(0,))).data
-    assert table.loc[("KAPC+BLS",), ("upload a round", "paper")] == "380.9"
-    assert table.loc[("KAPC+BLS",), ("download a round", "ours (paper)")] == "3"
+    assert table.loc[("KAPC+BLS",), ("upload per round", "paper")] == "380.9"
+    assert table.loc[("KAPC+BLS",), ("download per round", "ours (paper)")] == "3"
 
 
 def test_targets_that_nobody_or_some_reached():

@@ -542,7 +542,7 @@ def test_part_of_the_papers_table_holds_in_part():
     cells = [{"method": m, "level": level} for m in ("A", "B", "C", "D") for level in AXES["level"]]
     measures, claim = {"m": measure_of()}, claim_of(BEST)
     found = judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells)
-    assert (found.word, found.reason) == ("holds in part at cpu scale", "3 of 3 hold (the paper's table makes 9)")
+    assert (found.word, found.reason) == ("holds in part at cpu scale", "3 of 3 hold (the paper's table has 9)")
     assert replace(found, scale="paper").word == "reproduced in part"
     whole = judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells[:6])
     assert (whole.word, whole.reason) == ("holds at cpu scale", "3 of 3 hold")

@@ -77,7 +77,7 @@ class Verdict:
         parts = [f"{found.count(s)} {s}" for s in ("open", "opposite") if s in found]
         holding = found.count("holds")
         counts = ", ".join([f"{holding} of {len(found)} hold{'s' * (len(found) == 1)}", *parts])
-        return counts + (f" (the paper's table makes {self.on_paper})" if self.on_paper > len(found) else "")
+        return counts + (f" (the paper's table has {self.on_paper})" if self.on_paper > len(found) else "")
 
     @property
     def seeds_needed(self) -> int | None:

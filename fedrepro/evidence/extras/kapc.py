@@ -89,11 +89,11 @@ def savings(study: Study) -> pd.DataFrame:
     printed cube's saving is there without learning."""
     run = study.cells[0].run(study.seeds[0])
     everything = layer_sizes(run.model, run.per_round)["its parameters"].sum() * 4 * run.per_round / MIB
-    known = study.summary.query("measure == 'download a round'")
+    known = study.summary.query("measure == 'download per round'")
     table = 1 - known.pivot(index="mu", columns="cube", values="measured")[study.axes["cube"]] / everything
     paper = known[known["cube"] == "printed"].set_index("mu")["reported"]
     costs = spec.find("kapc/table6_costs").reported_rows()
-    (whole,) = [r["value"] for r in costs if (r["method"], r["measure"]) == ("KAPC", "download a round")]
+    (whole,) = [r["value"] for r in costs if (r["method"], r["measure"]) == ("KAPC", "download per round")]
     table.insert(0, "paper", 1 - paper / whole)
     table["without learning, of printed"] = table["printed, η_r = 0"] / table["printed"]
     table.columns.name = None

@@ -60,7 +60,7 @@ def mean_traffic(answer: Callable[[int, int, int], float]) -> str:
             1 + exchanged: "you took tau whole models and one partial one; it is the other way round",
         }
         expect(call(answer, alpha, M, tau), expected, f"mean_traffic({alpha}, {M}, {tau})", slips)
-    return "With tau = 1 and half of the blocks: 1.75 models a round where FedAvg sends 2."
+    return "With tau = 1 and half of the blocks: 1.75 models per round where FedAvg sends 2."
 
 
 @exercise
