@@ -58,7 +58,7 @@ def test_a_later_table_takes_what_an_earlier_one_tuned(tmp_path, monkeypatch):
     campaign.train(items, tmp_path, 2)
     pilots, runs = swept
     assert {run.lr for run in runs.values()} == {0.3} and set(runs) == {r.id for item in items for r in item.runs()}
-    assert not pilots.keys() & runs.keys() and len(pilots) == 5 * 4
+    assert not pilots.keys() & runs.keys() and len(pilots) == 5 * 6
 
 
 def test_a_run_of_two_tables_is_counted_once(tmp_path):
