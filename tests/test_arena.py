@@ -20,5 +20,5 @@ def test_names_are_apart_and_inside():
 
 def test_every_method_of_the_arena_gets_as_many_pilots():
     for table in spec.tables("arena"):
-        assert {len(table.tune.settings(method)) for method in table.tune.grids} == {4}
+        assert {len(table.tune.settings(method)) for method in table.tune.grids} == {6}
         assert not table.claims()
