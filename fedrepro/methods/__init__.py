@@ -19,7 +19,7 @@ _registered: dict[str, type[FedAvg]] = {}  # by `method`, in this process
 
 def registry() -> dict[str, type[FedAvg]]:
     """All registered methods; a method's name is the class's in lower case."""
-    return dict(sorted({**_built_in(), **_packaged(), **_registered}.items()))
+    return dict(sorted({**_built_in(), **own.packaged("methods", _check_own), **_registered}.items()))
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(hp,))
@@ -54,12 +54,6 @@ def fingerprint(name: str) -> str:
     parts = [registry()[part] for part in name.split("+")]
     outside = [cls for cls in parts if cls not in _built_in().values()]
     return own.fingerprint(*outside) if outside else ""
-
-
-@cache
-def _packaged() -> dict[str, type[FedAvg]]:
-    """Methods of installed packages."""
-    return own.packaged("methods", _check_own)
 
 
 @cache
