@@ -5,6 +5,7 @@ import pkgutil
 from dataclasses import MISSING, Field, dataclass, fields, make_dataclass
 from functools import cache
 from importlib import import_module
+from itertools import combinations
 from typing import Any, TypeVar, dataclass_transform
 
 from fedrepro import own
@@ -76,17 +77,14 @@ def _stack(name: str) -> type[FedAvg]:
     parts = [known[part] for part in name.split("+")]
     if len(parts) == 1:
         return parts[0]
-    for i, first in enumerate(parts):
-        for second in parts[i + 1 :]:
-            both = f"{first.title()} and {second.title()}"
-            if issubclass(first, second) or issubclass(second, first):
-                raise bad("method", name, f"{both} cannot be stacked: one already contains the other")
-            for what, a, b in (
-                ("both replace the step", first.replaces, second.replaces),
-                ("both have a hyperparameter", first.options(), second.options()),
-            ):
-                if common := sorted(set(a) & set(b)):
-                    raise bad("method", name, f"{both} cannot be stacked: {what} {common[0]!r}")
+    for first, second in combinations(parts, 2):
+        refused = f"{first.title()} and {second.title()} cannot be stacked:"
+        if issubclass(first, second) or issubclass(second, first):
+            raise bad("method", name, f"{refused} one already contains the other")
+        if steps := sorted(set(first.replaces) & set(second.replaces)):
+            raise bad("method", name, f"{refused} both replace the step {steps[0]!r}")
+        if options := sorted(set(first.options()) & set(second.options())):
+            raise bad("method", name, f"{refused} both have a hyperparameter {options[0]!r}")
     replaces = frozenset().union(*(part.replaces for part in parts))
     return make_dataclass(name, [], bases=tuple(parts), frozen=True, namespace={"replaces": replaces})
 
