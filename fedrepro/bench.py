@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ from fedrepro.simulation.client import Visit, Worker
 from fedrepro.simulation.run import Row
 
 Settings = dict[str, Any]  # fields of a Run
-SMALL: Settings = {"data": "synthetic:size=28,train=6000,test=1000", "epochs": 1}  # what --quick changes
+SMALL: Settings = {"data": "synthetic:size=28,train=6000,test=1000", "epochs": 1}  # for real data, with --quick
 FASHION: Settings = {"data": "fashion_mnist", "split": "iid", "clients": 100, "per_round": 10}
 FASHION |= {"model": "lenet", "epochs": 5, "batch": 50, "lr": 0.01}
 RESNET: Settings = {"data": "synthetic:classes=10,channels=3,size=32,train=2000,test=500", "split": "iid"}
 RESNET |= {"clients": 10, "per_round": 2, "samples": 100, "model": "resnet18", "epochs": 1, "batch": 50, "lr": 0.01}
 LIMITED: Settings = {"data": "mnist", "split": "shards:2", "clients": 50, "per_round": 10, "limited": 0.5}
 LIMITED |= {"model": "cnn_ama", "method": "ama+fes", "epochs": 10, "batch": 10, "lr": 0.001}
+FEDPROX: Settings = {"method": "fedprox", "hp": {"mu": 0.1}}
 
 
 def compare(names: tuple[str, str], first: Generator, second: Generator, repeats: int) -> dict[str, Any]:
@@ -54,35 +56,19 @@ def summary(names: tuple[str, str], seconds: list[list[float]]) -> dict[str, Any
     return {**shown, "repeats": len(ratios), **dict(zip(names, medians, strict=True))}
 
 
-def _against(model: Callable[[], nn.Module], settings: Settings, workers: int, repeats: int, **method: Any) -> dict:
-    bare = Bare(model(), settings, mu=method.get("hp", {}).get("mu", 0.0))
+def _against(model: Callable[[], nn.Module], settings: Settings, workers: int, repeats: int, quick: bool) -> dict:
+    settings = _sized(settings, quick)
+    bare = Bare(model(), settings, mu=settings.get("hp", {}).get("mu", 0.0))
     theirs = bare.rounds() if workers == 1 else split_in_two(bare)
-    ours = _rounds(settings | method, workers)
-    return compare(("bare_round_s", "fedrepro_round_s"), theirs, ours, repeats)
+    return compare(("bare_round_s", "fedrepro_round_s"), theirs, _rounds(settings, workers), repeats)
 
 
 def _sized(settings: Settings, quick: bool) -> Settings:
-    return settings | SMALL if quick else settings
+    return settings | SMALL if quick and "mnist" in settings["data"] else settings
 
 
 def _rounds(settings: Settings, workers: int, engine: str | None = None) -> Generator[Row]:
     return rounds(Run(**settings, rounds=10_000), workers=workers, engine=engine)
-
-
-def fashion_1_worker(repeats: int, quick: bool) -> dict:
-    return _against(lenet, _sized(FASHION, quick), 1, repeats)
-
-
-def fashion_2_workers(repeats: int, quick: bool) -> dict:
-    return _against(lenet, _sized(FASHION, quick), 2, repeats)
-
-
-def resnet18_fedprox(repeats: int, quick: bool) -> dict:
-    return _against(resnet18, RESNET, 1, repeats, method="fedprox", hp={"mu": 0.1})
-
-
-def resnet18_fedprox_2_workers(repeats: int, quick: bool) -> dict:
-    return _against(resnet18, RESNET, 2, repeats, method="fedprox", hp={"mu": 0.1})
 
 
 def many_clients(repeats: int, quick: bool) -> dict:
@@ -188,21 +174,20 @@ def ray_cluster(repeats: int, quick: bool) -> dict:
     return compare(("process_round_s", "ray_round_s"), processes, ray, repeats)
 
 
-TARGETS = {  # measurement: (key of its result, upper limit)
-    fashion_1_worker: ("ratio", 1.05),
-    fashion_2_workers: ("ratio", 1.05),
-    resnet18_fedprox: ("ratio", 1.05),
-    resnet18_fedprox_2_workers: ("ratio", 1.05),
-    fedmlb_step: ("ratio", 2.2),
-    limited_step: ("ratio", 1 / 1.8),
-    relationship_cube: ("ratio", 0.5),
-    many_clients: ("ratio", 1.10),
-    startup_and_memory: ("memory_MB", 1050),
-    ray_cluster: ("ratio", 1.10),
-    growth_memory: ("of_limit", 1),
-    growth_seconds: ("growth", 1.10),
+MEASUREMENTS = {  # name: (function, key of its result, upper limit)
+    "fashion_1_worker": (partial(_against, lenet, FASHION, 1), "ratio", 1.05),
+    "fashion_2_workers": (partial(_against, lenet, FASHION, 2), "ratio", 1.05),
+    "resnet18_fedprox": (partial(_against, resnet18, RESNET | FEDPROX, 1), "ratio", 1.05),
+    "resnet18_fedprox_2_workers": (partial(_against, resnet18, RESNET | FEDPROX, 2), "ratio", 1.05),
+    "fedmlb_step": (fedmlb_step, "ratio", 2.2),
+    "limited_step": (limited_step, "ratio", 1 / 1.8),
+    "relationship_cube": (relationship_cube, "ratio", 0.5),
+    "many_clients": (many_clients, "ratio", 1.10),
+    "startup_and_memory": (startup_and_memory, "memory_MB", 1050),
+    "ray_cluster": (ray_cluster, "ratio", 1.10),
+    "growth_memory": (growth_memory, "of_limit", 1),
+    "growth_seconds": (growth_seconds, "growth", 1.10),
 }
-MEASUREMENTS = {measure.__name__: measure for measure in TARGETS}
 
 
 def main(repeats: int, quick: bool, only: list[str] | None, out: str) -> int:
@@ -218,12 +203,12 @@ def main(repeats: int, quick: bool, only: list[str] | None, out: str) -> int:
     table = json.loads(file.read_text()) if file.exists() else {}
     for name in names:
         print(f"{name} ...", flush=True)
+        measure, key, target = MEASUREMENTS[name]
         try:
-            result = MEASUREMENTS[name](repeats, quick)
+            result = measure(repeats, quick)
         except BadInput as error:  # Ray is an extra
             print(f"  left out: {error}")
             continue
-        key, target = TARGETS[MEASUREMENTS[name]]
         machine = {"cores": os.cpu_count(), "processor": platform.machine(), "torch": torch.__version__}
         table[name] = {"target": {key: target}, **result, **machine}
         print(f"  {key} {result[key]:.3f}  (aim: at most {target:.4g})", flush=True)

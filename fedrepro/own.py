@@ -7,6 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.metadata import entry_points
 from types import CodeType, FunctionType
 from typing import Any
@@ -18,6 +19,7 @@ PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozense
 Found = set[tuple[str, str]]  # a name, and the source or value that belongs to it
 
 
+@cache
 def packaged(group: str, check: Callable[[str, Any], object]) -> dict[str, Any]:
     """What installed packages offer as [project.entry-points."fedrepro.<group>"]; `check` refuses what does not fit.
 

@@ -79,6 +79,14 @@ class Dataset:
         scale, shift = (t.to(x.device) for t in self.affine)
         return torch.addcmul(shift, x.flatten(1), scale).view(x.shape).permute(0, 3, 1, 2)
 
+    @classmethod
+    def made(cls, name: str, arrays: cache.Arrays, classes: int, found: dict, provenance: dict) -> "Dataset":
+        """From arrays, with the mean and std in `found`."""
+        tensors: dict[str, Any] = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        tensors |= {"writers": tensors.pop("train_writers", None), "test_writers": tensors.get("test_writers")}
+        mean, std = tuple(found["mean"]), tuple(found["std"])
+        return cls(name, **tensors, classes=classes, mean=mean, std=std, provenance=provenance)
+
     def held_out(self, share: float, seed: int) -> "Dataset":
         """The training images alone, a random share of which becomes the test set."""
         order = torch.randperm(len(self.train_y), generator=stream(seed, "holdout"))
@@ -125,9 +133,9 @@ def load(name: str) -> Dataset:
     """The data set, decoded into the cache first if it is not there."""
     base, options = parse(name)
     if base in own.names():
-        found = own.described(base)
+        found = own.registered(base)
         stands_in = {"substitute_for": options["substitute_for"]} if options["substitute_for"] else {}
-        return Dataset(name=name, **{**found, "provenance": {**found["provenance"], "name": name, **stands_in}})
+        return replace(found, name=name, provenance={**found.provenance, "name": name, **stands_in})
     return loaded(name, str(cache.root()), os.environ.get("FEDREPRO_DATA"))
 
 
@@ -153,21 +161,9 @@ def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
         classes = max(COARSE) + 1
         arrays |= {key: np.array(COARSE)[arrays[key]] for key in ("train_y", "test_y")}
     provenance = {"name": text, "source": meta["source"], "sha256": meta["sha256"]}
-    if meta.get("subset"):
-        provenance["subset"] = meta["subset"]
-    if substitute_for:
-        provenance["substitute_for"] = substitute_for
-    tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
-    return Dataset(
-        name=text,
-        **{key: tensors[key] for key in ("train_x", "train_y", "test_x", "test_y")},
-        classes=classes,
-        mean=tuple(meta["mean"]),
-        std=tuple(meta["std"]),
-        writers=tensors.get("train_writers"),
-        test_writers=tensors.get("test_writers"),
-        provenance=provenance,
-    )
+    more = {"subset": meta.get("subset"), "substitute_for": substitute_for}
+    provenance |= {key: value for key, value in more.items() if value}
+    return Dataset.made(text, arrays, classes, meta, provenance)
 
 
 def stored(folder: str, progress: bool = False, mend: bool = False) -> tuple[dict, cache.Arrays]:

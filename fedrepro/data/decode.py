@@ -193,23 +193,17 @@ def images(labelled: list[tuple[int, str]], files: Files, bar: Bar, mode: str, s
     return x, np.array([label for label, _ in labelled], np.int64)
 
 
-def class_folders(classes: int, mode: str, size: int) -> Callable[[Files, Bar], Arrays]:
+def class_folders(classes: int, mode: str, size: int, files: Files, bar: Bar) -> Arrays:
     """{train,test}/<class>/<image>; classes are numbered in alphabetical order."""
-
-    def decode(files: Files, bar: Bar) -> Arrays:
-        paths = [path for path in files if path.lower().endswith(IMAGE_ENDINGS)]
-        parts = [PurePosixPath(path).parts[-3:] for path in paths]
-        names = sorted({part[1] for part in parts if len(part) == 3})
-        if len(names) != classes:
-            raise ValueError(f"{len(names)} class folders where {classes} are needed")
-        arrays = {}
-        for split in ("train", "test"):
-            here = [(part, path) for part, path in zip(parts, paths, strict=True) if part[0] == split]
-            labelled = [(names.index(part[1]), path) for part, path in here]
-            arrays[f"{split}_x"], arrays[f"{split}_y"] = images(labelled, files, bar, mode, size)
-        return arrays
-
-    return decode
+    parts = {path: PurePosixPath(path).parts[-3:] for path in files if path.lower().endswith(IMAGE_ENDINGS)}
+    names = sorted({part[1] for part in parts.values() if len(part) == 3})
+    if len(names) != classes:
+        raise ValueError(f"{len(names)} class folders where {classes} are needed")
+    arrays = {}
+    for split in ("train", "test"):
+        labelled = [(names.index(part[1]), path) for path, part in parts.items() if part[0] == split]
+        arrays[f"{split}_x"], arrays[f"{split}_y"] = images(labelled, files, bar, mode, size)
+    return arrays
 
 
 def tiny_imagenet(files: Files, bar: Bar) -> Arrays:
@@ -223,39 +217,32 @@ def tiny_imagenet(files: Files, bar: Bar) -> Arrays:
                 train.append((label[name], path))
             case [*_, "val", "images", image]:
                 test.append((label[annotation[image]], path))
-    arrays = {}
-    arrays["train_x"], arrays["train_y"] = images(train, files, bar, "RGB", 64)
-    arrays["test_x"], arrays["test_y"] = images(test, files, bar, "RGB", 64)
-    return arrays
+    (train_x, train_y), (test_x, test_y) = (images(part, files, bar, "RGB", 64) for part in (train, test))
+    return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
 
 
 def leaf_femnist(files: Files, bar: Bar) -> Arrays:
     """LEAF's {train,test}/*.json: user_data[user] has x (784 values in 0..1 per image) and y."""
-    pixels, labels, users = {}, {}, {}
+    arrays, users = {}, {}
     for split in ("train", "test"):
         paths = sorted(path for path in files if PurePosixPath(path).match(f"{split}/*.json"))
         if not paths:
             raise FileNotFoundError(f"data/{split}/*.json is missing")
-        pixels[split], labels[split], users[split] = [], [], {}
+        found = users[split] = {}  # user: images and labels
         for path in bar(paths):
             content = json.loads(files[path](), object_pairs_hook=no_key_twice)
             for user, count in zip(content["users"], content["num_samples"], strict=True):
                 try:
-                    if user in users[split]:
+                    if user in found:
                         raise ValueError("is listed twice")
-                    x, y = leaf_user(content["user_data"][user], count)
+                    found[user] = leaf_user(content["user_data"][user], count)
                 except ValueError as why:
                     raise ValueError(f"{path}: user {user} {why}") from None
-                pixels[split].append(x)
-                labels[split].append(y)
-                users[split][user] = count
     writer = {user: i for i, user in enumerate(sorted({*users["train"], *users["test"]}))}
-    arrays = {}
-    for split in ("train", "test"):
-        arrays[f"{split}_x"] = np.concatenate(pixels[split])
-        arrays[f"{split}_y"] = np.concatenate(labels[split])
-        writers = [writer[user] for user in users[split]]
-        arrays[f"{split}_writers"] = np.repeat(np.array(writers, np.int64), list(users[split].values()))
+    for split, found in users.items():
+        arrays[f"{split}_x"] = np.concatenate([x for x, _ in found.values()])
+        arrays[f"{split}_y"] = np.concatenate([y for _, y in found.values()])
+        arrays[f"{split}_writers"] = np.concatenate([np.full(len(y), writer[user]) for user, (_, y) in found.items()])
     return arrays
 
 

@@ -1,8 +1,7 @@
 """Data of your own: tensors, arrays, or folders of pictures."""
 
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,9 +11,12 @@ from fedrepro import own
 from fedrepro.data import cache as files
 from fedrepro.errors import BadInput, bad
 
+if TYPE_CHECKING:
+    from fedrepro.data import Dataset
+
 MOST_CHANNELS = 4  # of images; if both ends of a shape are larger, it is unclear which is the channels
 Pair = tuple[Any, Any]
-_registered: dict[str, dict[str, Any]] = {}  # by `register`, in this process: the fields of a Dataset
+_registered: dict[str, "Dataset"] = {}  # by `register`, in this process
 
 
 def register(
@@ -39,35 +41,30 @@ def register(
         arrays |= _arrays(part, _pictures(Path(given), classes, size) if isinstance(given, str | Path) else given)
     if writers is not None:
         arrays["train_writers"] = _labels("writers", writers, len(arrays["train_y"]))
-    _registered[name] = _described(name, arrays, max(len(classes), int(arrays["train_y"].max()) + 1))
+    _registered[name] = _made(name, arrays, max(len(classes), int(arrays["train_y"].max()) + 1))
 
 
-def _described(name: str, arrays: files.Arrays, classes: int) -> dict[str, Any]:
+def _made(name: str, arrays: files.Arrays, classes: int) -> "Dataset":
+    from fedrepro.data import Dataset
+
     images, tests = arrays["train_x"], arrays["test_x"]
     if images.shape[1:] != tests.shape[1:] or images.dtype != tests.dtype:
         shapes = f"{images.dtype} {images.shape[1:]} and {tests.dtype} {tests.shape[1:]}"
         raise BadInput(f"data {name}: train and test images differ in shape or type ({shapes})")
     if int(arrays["test_y"].max()) >= classes:
         raise BadInput(f"data {name}: test label {arrays['test_y'].max()} does not occur in train (0 to {classes - 1})")
-    tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
-    return {
-        **{key: tensors[key] for key in ("train_x", "train_y", "test_x", "test_y")},
-        "classes": classes,
-        **_statistics(arrays),
-        "writers": tensors.get("train_writers"),
-        "test_writers": None,
-        "provenance": {"name": name, "source": "registered", "sha256": files.sha256(arrays)},
-    }
+    provenance = {"name": name, "source": "registered", "sha256": files.sha256(arrays)}
+    return Dataset.made(name, arrays, classes, _statistics(arrays), provenance)
 
 
-def _statistics(arrays: files.Arrays) -> dict[str, tuple[float, ...]]:
+def _statistics(arrays: files.Arrays) -> dict[str, list[float]]:
     """Mean and deviation of each channel in the units of a Dataset, where 255 is 1; a constant channel's is 1."""
     if arrays["train_x"].dtype == np.uint8:
         found = files.statistics(arrays)
     else:
         axes, images = (0, 1, 2), arrays["train_x"].astype(np.float64)
         found = {"mean": (images.mean(axes) / 255).tolist(), "std": (images.std(axes) / 255).tolist()}
-    return {"mean": tuple(found["mean"]), "std": tuple(value or 1.0 for value in found["std"])}
+    return {**found, "std": [value or 1.0 for value in found["std"]]}
 
 
 def _arrays(part: str, given: Any) -> files.Arrays:
@@ -136,9 +133,7 @@ def _pictures(folder: Path, classes: list[str], size: int | None) -> Pair:
     return np.stack(images), np.array([classes.index(path.parent.name) for path in paths])
 
 
-@cache
 def _packaged() -> dict[str, Any]:
-    """Functions of installed packages that return the keywords of `register`."""
     return own.packaged("data", _check_function)
 
 
@@ -151,8 +146,8 @@ def names() -> list[str]:
     return sorted({*_registered, *_packaged()})
 
 
-def described(name: str) -> dict[str, Any]:
-    """The fields of the Dataset; those of a package are made at first use."""
+def registered(name: str) -> "Dataset":
+    """That of a package is made at first use."""
     if name not in _registered:
         register(name, **_packaged()[name]())
     return _registered[name]
@@ -161,4 +156,4 @@ def described(name: str) -> dict[str, Any]:
 def fingerprint(text: str) -> str:
     """A checksum of data from outside fedrepro; empty for fedrepro's own data sets."""
     name = text.partition(":")[0]
-    return described(name)["provenance"]["sha256"][:16] if name in names() else ""
+    return registered(name).provenance["sha256"][:16] if name in names() else ""

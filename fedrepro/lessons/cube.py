@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fedrepro.lessons.drawing import CHOSEN, GIVEN, INK, LATE, canvas, colour_key, kept, matrix
-from fedrepro.lessons.federation import federation
 from fedrepro.methods.kapc import normalise, step
 from fedrepro.methods.mixtures import gram, stack
 from fedrepro.simulation.run import Run
+from fedrepro.simulation.session import serve
 
 SETTINGS = {"lam": 0.1, "beta": 0.01, "rate": 0.1, "updates": 5}  # what the lesson varies
 CLIENTS, ROUNDS = 6, 12
@@ -38,7 +38,8 @@ class Trained:
 @cache
 def trained() -> Trained:
     products, cubes = [], []
-    with federation(TRAINED) as (running, worker, own):
+    with serve(TRAINED) as running:
+        worker, own = running.worker, running.per_client
         layers = worker.model.layers()
         for _ in range(ROUNDS):
             models: list[Any] = [(own.get(cid) or running.server)["w"] for cid in range(CLIENTS)]

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 import seaborn as sns
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import EllipseCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
@@ -122,6 +122,15 @@ def matrix(ax, values, *, colours: str = "mako_r", numbers: str = "", where=True
             colour, number = "white" if dark[i, j] else INK, numbers.format(values[i, j])
             number = number.removeprefix("0") if width < 28 else number
             ax.text(j, i, number, ha="center", va="center", fontsize=9, color=colour)
+
+
+def contours(ax, least, curves, turn, above, linewidth: float) -> None:
+    """Where a bowl with its minimum at `least` is `above` it: one ellipse each, 2 sqrt(2 above / curve) wide along its
+    axes, of which the first is turned by `turn` degrees."""
+    wide, high = np.sqrt(8 * np.asarray(above) / np.reshape(curves, (2, 1)))
+    at = {"units": "xy", "offsets": [least for _ in above], "offset_transform": ax.transData}
+    style = {"facecolor": "none", "edgecolor": "0.8", "linewidth": linewidth}
+    ax.add_collection(EllipseCollection(wide, high, np.full(len(above), turn), **at, **style))
 
 
 def colour_key(ax) -> None:

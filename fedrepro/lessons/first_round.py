@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 
 from fedrepro import data
-from fedrepro.lessons.drawing import CHOSEN, FIRST, GIVEN, GLOBAL, SECOND, canvas, kept
+from fedrepro.lessons.drawing import CHOSEN, FIRST, GIVEN, GLOBAL, SECOND, canvas, contours, kept
 from fedrepro.methods import FedAvg, Round, Upload
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.tree import Tree
@@ -151,11 +150,8 @@ def _map(ax, setting: Setting, moment: int) -> None:
     rounds, phase = divmod(moment, 3)  # complete rounds, and what has happened since
     curve, least = best(setting)
     bends, turn = np.linalg.eigh(curve.numpy())
-    more = np.array([0.02, 0.1, 0.25, 0.5, 0.9, 1.4, 2.0])  # above the smallest loss: one ellipse each
-    wide, high = np.sqrt(8 * more / bends[:, None])
-    angle = np.full(len(more), np.degrees(np.arctan2(turn[1, 0], turn[0, 0])))
-    at = {"units": "xy", "offsets": [least.numpy() for _ in more], "offset_transform": ax.transData}
-    ax.add_collection(EllipseCollection(wide, high, angle, **at, facecolor="none", edgecolor="0.8", linewidth=0.9))
+    angle = np.degrees(np.arctan2(turn[1, 0], turn[0, 0]))
+    contours(ax, least.numpy(), bends, angle, [0.02, 0.1, 0.25, 0.5, 0.9, 1.4, 2.0], 0.9)
     models = course(setting).models
     ax.plot(*models[: rounds + 1].T, "-s", color=GLOBAL, linewidth=2, markersize=6)
     for name, colour in COLOURS.items():

@@ -147,15 +147,13 @@ def say(setting: Setting, t: int, client: str) -> str:
     decided = [step.sent[cid] for step in steps if step.sent[cid] < setting.blocks]
     best = _best(V)
     right = sum(m == setting.suits(client) for m in decided)
+    sent = steps[-1].sent[cid]
+    got = "the whole model" if sent == setting.blocks else f"{sent} block{'s' if sent > 1 else ''}"
     return (
-        f"round {t}: the {client} client got {_blocks(steps[-1].sent[cid], setting.blocks)} · highest V "
+        f"round {t}: the {client} client got {got} · highest V "
         f"<b>{V[best]:.3f}</b> at α = {best} · "
         f"{right} of {len(decided)} decisions were the best, α = {setting.suits(client)}"
     )
-
-
-def _blocks(sent: int, blocks: int) -> str:
-    return "the whole model" if sent == blocks else f"{sent} block{'s' if sent > 1 else ''}"
 
 
 def view(t: int, client: str, **settings) -> tuple[Figure, str]:

@@ -38,10 +38,6 @@ class Side:
     def hp(self) -> dict:
         return {name: control.value for name, control in self.controls.items()}
 
-    def enable(self, on: bool) -> None:
-        for control in (self.method, *self.controls.values()):
-            control.disabled = not on
-
 
 def _option(field) -> Control:
     kind = {bool: w.Checkbox, int: w.IntText, float: w.FloatText, str: w.Text}[type(field.default)]
@@ -92,13 +88,11 @@ class Live(Page):
 
     def _state(self, status: str, *, running: bool) -> None:
         self.status.value = status
-        self.buttons["Run"].disabled = running
+        sides = [control for side in self.sides for control in (side.method, *side.controls.values())]
+        for control in (self.buttons["Run"], *self.common.values(), *sides):
+            control.disabled = running
         for name in ("Pause", "Stop"):
             self.buttons[name].disabled = not running
-        for control in self.common.values():
-            control.disabled = running
-        for side in self.sides:
-            side.enable(not running)
 
     def _run(self, _=None) -> None:
         try:

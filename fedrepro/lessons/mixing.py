@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 
 from fedrepro.errors import bad
-from fedrepro.lessons.drawing import GIVEN, GLOBAL, INK, LATE, LOCAL, OTHER, SECOND, canvas, columns, kept
+from fedrepro.lessons.drawing import GIVEN, GLOBAL, INK, LATE, LOCAL, OTHER, SECOND, canvas, columns, contours, kept
 from fedrepro.methods import Round, Upload, ama, build
 from fedrepro.simulation.fleet import Fleet
 from fedrepro.simulation.run import Run
@@ -163,11 +162,7 @@ def _round(ax, setting: Setting, mixed) -> None:
 
 def _map(ax, setting: Setting) -> None:
     centres, curves = (value.numpy() for value in bowls())
-    more = np.arange(1, 12)  # above the smallest mean loss: one ellipse each, 2 sqrt(2 more / curve) wide
-    wide, high = np.sqrt(8 * more / curves.mean(0)[:, None])
-    at = {"units": "xy", "offsets": [best() for _ in more], "offset_transform": ax.transData}
-    lines = EllipseCollection(wide, high, 0 * more, **at, facecolor="none", edgecolor="0.8", linewidth=0.8)
-    ax.add_collection(lines)
+    contours(ax, best(), curves.mean(0), 0, range(1, 12), 0.8)
     ax.plot(*centres.T, "o", color=LOCAL, markersize=6)
     if setting.added:
         ax.plot(*STRANGER, "X", color=LATE, markersize=10)

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from fedrepro.errors import bad
 from fedrepro.lessons.drawing import CHOSEN, GIVEN, GLOBAL, INK, canvas, colour_key, columns, kept, matrix
-from fedrepro.lessons.federation import federation
 from fedrepro.methods.dfl import DFL, soft_targets
 from fedrepro.simulation.client import Local, Worker
 from fedrepro.simulation.run import Run
+from fedrepro.simulation.session import serve
 
 DATA: dict[str, Any] = {"data": "digits", "split": "dominant:0.6", "clients": 10, "per_round": 5}
 TRAINING: dict[str, Any] = {"model": "cnn_mnist", "rounds": 10, "epochs": 2, "batch": 20, "lr": 0.1, "momentum": 0.5}
@@ -36,13 +36,13 @@ class Trained:
 @cache
 def trained() -> Trained:
     models, tables = [], []
-    with federation(TRAINED) as (running, worker, _):
+    with serve(TRAINED) as running:
         for t in range(TRAINED.rounds + 1):
             if t:
                 running.advance()
             models.append((running.server["w"], running.server["b"]))
             tables.append(running.server["dfl/y"])
-    return Trained(worker, models, tables, [float("nan"), *(row["accuracy"] for row in running.rows)])
+    return Trained(running.worker, models, tables, [float("nan"), *(row["accuracy"] for row in running.rows)])
 
 
 def table(t: int, owner: str) -> np.ndarray:

@@ -42,7 +42,7 @@ def first_round() -> Panel:
 
 def partitions() -> Panel:
     parameter = {
-        "dirichlet": slider(w.FloatLogSlider, "concentration", 0.3, -2, 2, 0.1, readout_format=".2f"),
+        "dirichlet": slider(w.FloatLogSlider, "concentration", 0.3, -2, 2, step=0.1, readout_format=".2f"),
         "level": whole("level", 7, 0, 9),
         "dominant": real("share of one class", 0.8, 0.05, 1.0, 0.05),
         "shards": whole("shards per client", 2, 1, 12),

@@ -5,6 +5,7 @@ import pkgutil
 from dataclasses import MISSING, Field, dataclass, fields, make_dataclass
 from functools import cache
 from importlib import import_module
+from itertools import combinations
 from typing import Any, TypeVar, dataclass_transform
 
 from fedrepro import own
@@ -19,7 +20,7 @@ _registered: dict[str, type[FedAvg]] = {}  # by `method`, in this process
 
 def registry() -> dict[str, type[FedAvg]]:
     """All registered methods; a method's name is the class's in lower case."""
-    return dict(sorted({**_built_in(), **_packaged(), **_registered}.items()))
+    return dict(sorted({**_built_in(), **own.packaged("methods", _check_own), **_registered}.items()))
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(hp,))
@@ -57,12 +58,6 @@ def fingerprint(name: str) -> str:
 
 
 @cache
-def _packaged() -> dict[str, type[FedAvg]]:
-    """Methods of installed packages."""
-    return own.packaged("methods", _check_own)
-
-
-@cache
 def _built_in() -> dict[str, type[FedAvg]]:
     found = {}
     for info in pkgutil.iter_modules(__path__):
@@ -82,17 +77,14 @@ def _stack(name: str) -> type[FedAvg]:
     parts = [known[part] for part in name.split("+")]
     if len(parts) == 1:
         return parts[0]
-    for i, first in enumerate(parts):
-        for second in parts[i + 1 :]:
-            both = f"{first.title()} and {second.title()}"
-            if issubclass(first, second) or issubclass(second, first):
-                raise bad("method", name, f"{both} cannot be stacked: one already contains the other")
-            for what, a, b in (
-                ("both replace the step", first.replaces, second.replaces),
-                ("both have a hyperparameter", first.options(), second.options()),
-            ):
-                if common := sorted(set(a) & set(b)):
-                    raise bad("method", name, f"{both} cannot be stacked: {what} {common[0]!r}")
+    for first, second in combinations(parts, 2):
+        refused = f"{first.title()} and {second.title()} cannot be stacked:"
+        if issubclass(first, second) or issubclass(second, first):
+            raise bad("method", name, f"{refused} one already contains the other")
+        if steps := sorted(set(first.replaces) & set(second.replaces)):
+            raise bad("method", name, f"{refused} both replace the step {steps[0]!r}")
+        if options := sorted(set(first.options()) & set(second.options())):
+            raise bad("method", name, f"{refused} both have a hyperparameter {options[0]!r}")
     replaces = frozenset().union(*(part.replaces for part in parts))
     return make_dataclass(name, [], bases=tuple(parts), frozen=True, namespace={"replaces": replaces})
 

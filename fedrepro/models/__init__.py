@@ -33,7 +33,6 @@ EVERY = {"proj": 0, "init": ("own", "torch")}  # options of all models
 
 
 def names() -> list[str]:
-    """All models."""
     return sorted({**MODELS, **own.known()})
 
 

@@ -3,7 +3,6 @@
 import inspect
 import itertools
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeVar
 
 from torch import nn
@@ -46,14 +45,9 @@ def _check(name: str, function: Any) -> None:
     own.fingerprint(function)
 
 
-@cache
-def _packaged() -> dict[str, Make]:
-    return own.packaged("models", _check)
-
-
 def known() -> dict[str, Make]:
     """Registered models, and those of installed packages."""
-    return {**_packaged(), **_registered}
+    return {**own.packaged("models", _check), **_registered}
 
 
 def fingerprint(text: str) -> str:

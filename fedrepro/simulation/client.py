@@ -1,6 +1,5 @@
 """One client's visit, and testing: what worker processes do. They keep nothing between tasks."""
 
-import contextlib
 import copy
 import time
 from collections.abc import Iterable, Iterator
@@ -169,18 +168,13 @@ class Worker:
         return Visit(sent, kept, loss, k.n, self.clock() - started)
 
     def fit(self, k: Local, names: list[str] | None) -> float:
-        """k.steps of SGD on these parameters -> mean training loss."""
-        with self._only(names) as trained:
-            return self._train(k, self.parts[k.cid], trained)
-
-    @contextlib.contextmanager
-    def _only(self, names: list[str] | None) -> Iterator[list[str]]:
-        """Gradients for these parameters only, so that autograd stops once it has reached the last of them."""
+        """k.steps of SGD on these parameters -> mean training loss. Only they have gradients meanwhile, so that
+        autograd stops once it has reached the last of them."""
         trained = set(self.params if names is None else names)
         for name, leaf in self.leaves.items():
             leaf.requires_grad_(name in trained)
         try:
-            yield [name for name in self.leaves if name in trained]
+            return self._train(k, self.parts[k.cid], [name for name in self.leaves if name in trained])
         finally:
             self.model.requires_grad_(True)
 

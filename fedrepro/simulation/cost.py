@@ -1,7 +1,6 @@
 """What clients and the server compute, counted: floating-point operations."""
 
 from dataclasses import replace
-from functools import cache
 
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -12,6 +11,8 @@ from fedrepro.simulation.ledger import count
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.states import Clients
 
+_known: dict[str, dict[str, int]] = {}  # by run id
+
 
 def round_costs(run: Run) -> dict[str, int]:
     """One client's and the server's part of a round after the first, with full batches and without tests.
@@ -20,26 +21,14 @@ def round_costs(run: Run) -> dict[str, int]:
     arithmetic on whole models, one for each addition and each multiplication. The bytes are one client's. All are the
     same for every seed and number of rounds.
     """
-    return _round_costs(_Key(replace(run, seed=0, rounds=1, personal=None)))
+    run = replace(run, seed=0, rounds=1, personal=None)
+    if run.id not in _known:
+        _known[run.id] = _round_costs(run)
+    return _known[run.id]
 
 
-class _Key:
-    """A run compared by its id: its hyperparameters are a dictionary, which has no hash."""
-
-    def __init__(self, run: Run):
-        self.run = run
-
-    def __eq__(self, other) -> bool:
-        return self.run.id == other.run.id
-
-    def __hash__(self) -> int:
-        return hash(self.run.id)
-
-
-@cache
-def _round_costs(key: _Key) -> dict[str, int]:
+def _round_costs(run: Run) -> dict[str, int]:
     """The cost of a round with one step, and of each further step, extrapolated to all steps."""
-    run = key.run
     worker = Worker(run)
     steps = run.local_steps(-(-len(worker.parts[0]) // run.batch))
     first, second = (_round(worker, replace(run, epochs=None, steps=n)) for n in (1, 2))

@@ -47,21 +47,22 @@ class Fleet:
             return 0
         return int(torch.randint(1, (self.run.max_delay or 1) + 1, (), generator=generator))
 
-    def _draw(self, what: str, bounds: tuple[float, float] | None, t: int, cid: int) -> float | None:
-        if bounds is None:
-            return None
+    def _draw(self, what: str, t: int, cid: int) -> float:
+        """From the range that the run gives; 0 if it gives none."""
+        if not (bounds := getattr(self.run, what)):
+            return 0.0
         low, high = bounds
         period = (t - 1) // (self.run.redraw or 10)
         generator = stream(self.run.seed, what, cid, period)
         return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
 
     def _send(self, link: str, t: int, cid: int, nbytes: int) -> float:
-        megabits = self._draw(link, getattr(self.run, link), t, cid)
+        megabits = self._draw(link, t, cid)
         return nbytes * 8 / (megabits * 1e6) if megabits else 0.0
 
     def seconds(self, t: int, cid: int, up: int, down: int = 0) -> tuple[float, float]:
         """(compute, communicate) seconds of one participant; 0 where the run models no such cost."""
-        compute = self._draw("compute", self.run.compute, t, cid) or 0.0
+        compute = self._draw("compute", t, cid)
         if self.run.download:
             return compute, sum(self.transfer(t, cid, up, down))
         return compute, self._send("bandwidth", t, cid, up + down)

@@ -67,8 +67,9 @@ def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]
         while not stop.wait(1 if notebook else 2):
             refresh()
             if bar.disable and bar.n < total and time.monotonic() - printed > PRINT_EVERY:
-                printed = time.monotonic()
-                print(f"  {bar.n}/{total} rounds{_left(total - bar.n, bar.n - first, printed - started)}", flush=True)
+                printed, gained = time.monotonic(), bar.n - first
+                left = f", about {(total - bar.n) * (printed - started) / gained / 60:.1f} min left" if gained else ""
+                print(f"  {bar.n}/{total} rounds{left}", flush=True)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -79,7 +80,3 @@ def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]
         stop.set()
         watcher.join()
         bar.close()
-
-
-def _left(rounds: int, gained: int, seconds: float) -> str:
-    return f", about {rounds * seconds / gained / 60:.1f} min left" if gained else ""

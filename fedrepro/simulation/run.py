@@ -110,9 +110,10 @@ class Run:
     )
 
     def __post_init__(self):
+        required = {f.name for f in fields(self) if f.default is not None}
         for name, (kind, low, high, closed) in LIMIT.items():
             value = getattr(self, name)
-            if value is not None or name in self._required():
+            if value is not None or name in required:
                 self._set(name, number(name, value, kind, low, high, closed))
         if self.epochs is None and self.steps is None:
             self._set("epochs", 5)
@@ -170,10 +171,6 @@ class Run:
             part = changed[0]
             was, is_ = (f"code {code[part]}" if part in code else "fedrepro's own" for code in (then, now))
             raise BadInput(f"{part}: {getattr(self, part)!r} has changed, it was {was} and is {is_}; {advice}")
-
-    @classmethod
-    def _required(cls) -> set[str]:
-        return {f.name for f in fields(cls) if f.default is not None}
 
     def _range(self, name: str) -> tuple[float, float] | None:
         value = getattr(self, name)

@@ -10,6 +10,7 @@
 """
 
 import contextlib
+import csv
 import errno
 import fcntl
 import hashlib
@@ -224,8 +225,6 @@ def check_summary(summary: dict[str, Any], run_id: str) -> None:
 
 def read_result(folder: Path) -> tuple[dict[str, Any], list[Row]]:
     """(summary, rows) of one finished run, without its weights."""
-    import csv
-
     file = folder / "result.json"
     try:
         summary = json.loads(file.read_text())

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from fedrepro.simulation.client import Worker
@@ -21,7 +21,7 @@ from fedrepro.simulation.session import (
 )
 from fedrepro.simulation.store import Store, check_root
 
-Progress = Callable[[Run], object] | None
+Digests = Generator[tuple[Run, str]]  # of each run as it ends
 
 
 class _Runs:
@@ -48,59 +48,50 @@ def sweep(
     workers: int | None = None,
     device: str = "auto",
     engine: str | None = None,
-    progress: Progress = None,
+    progress: Callable[[Run], object] | None = None,
 ) -> dict[str, str]:
     """Train many runs -> {run id: digest}: side by side, or one by one when that keeps more workers busy.
 
     A run that diverges is a result like any other: it is trained to its end, and the others are not affected.
     """
-    runs, engine = list({run.id: run for run in runs}.values()), pick_engine(engine)
-    check_root(store)
-    with stoppable(kept=True):
-        if engine == "ray":
-            return _on_cluster(runs, Path(store).absolute(), workers, device, progress)
-        return _on_this_machine(runs, store, workers, device, engine, progress)
-
-
-def _on_this_machine(
-    runs: list[Run], store: Folder, workers: int | None, device: str, engine: str, progress: Progress
-) -> dict[str, str]:
-    workers, device = count_workers(workers), pick_device(device)
-    _check_all(runs, store, device)
-    if len(runs) < workers or device != "cpu":
-        return _one_by_one(runs, store, workers, device, engine, progress)
-    digests = {}
-    with contextlib.closing(start_executor(engine, _Runs(store, device), workers)) as executor:
-        for i, found in executor.stream("digest", [(run,) for run in runs]):
-            digests[runs[i].id] = found
+    runs, engine, digests = list({run.id: run for run in runs}.values()), pick_engine(engine), {}
+    train_all = _on_cluster if engine == "ray" else _on_this_machine
+    with stoppable(kept=True), contextlib.closing(train_all(runs, check_root(store), workers, device)) as done:
+        for run, digest in done:
+            digests[run.id] = digest
             if progress:
-                progress(runs[i])
+                progress(run)
     return {run.id: digests[run.id] for run in runs}
 
 
-def _one_by_one(
-    runs: list[Run], store: Folder, workers: int, device: str, engine: str, progress: Progress
-) -> dict[str, str]:
-    digests = {}
+def _on_this_machine(runs: list[Run], store: Path, workers: int | None, device: str) -> Digests:
+    workers, device = count_workers(workers), pick_device(device)
+    _check_all(runs, store, device)
+    if len(runs) < workers or device != "cpu":
+        yield from _one_by_one(runs, store, workers, device, "process")
+        return
+    with contextlib.closing(start_executor("process", _Runs(store, device), workers)) as executor:
+        for i, found in executor.stream("digest", [(run,) for run in runs]):
+            yield runs[i], found
+
+
+def _one_by_one(runs: list[Run], store: Path, workers: int, device: str, engine: str) -> Digests:
     for run in runs:
         result = train(run, store=store, workers=workers, device=device, engine=engine, stop_diverged=False)
-        digests[run.id] = result.digest
-        if progress:
-            progress(run)
-    return digests
+        yield run, result.digest
 
 
-def _on_cluster(runs: list[Run], store: Path, workers: int | None, device: str, progress: Progress) -> dict[str, str]:
+def _on_cluster(runs: list[Run], store: Path, workers: int | None, device: str) -> Digests:
     """Finished runs are read here. A node need not see this store: what it finishes is sent back."""
     device = device if device.startswith("cuda") else pick_device(device)  # this machine need not have a GPU
-    gpus = int(device != "cpu")
+    gpus, store = int(device != "cpu"), store.absolute()
     workers = parallel_tasks("ray", workers, "GPU" if gpus else "CPU")
     _check_all(runs, store, "cpu")
     here = [run for run in runs if (store / run.id / "result.json").exists()]
     todo = [run for run in runs if run not in here]
-    digests = _one_by_one(here, store, 1, "cpu", "process", progress)
+    yield from _one_by_one(here, store, 1, "cpu", "process")
     if todo and not gpus and len(todo) < min(workers, max(run.per_round for run in todo)):
-        digests |= _one_by_one(todo, store, workers, device, "ray", progress)
+        yield from _one_by_one(todo, store, workers, device, "ray")
     elif todo:
         executor = start_executor("ray", _Runs(store, device), min(workers, len(todo)), gpus)
         with contextlib.closing(executor):
@@ -108,17 +99,14 @@ def _on_cluster(runs: list[Run], store: Path, workers: int | None, device: str, 
                 with contextlib.closing(Store(store, todo[i])) as folder:
                     if not folder.finished:  # the node does not share this store
                         keep(result, folder)
-                digests[todo[i].id] = result.digest
-                if progress:
-                    progress(todo[i])
-    return {run.id: digests[run.id] for run in runs}
+                yield todo[i], result.digest
 
 
-def _check_all(runs: Sequence[Run], store: Folder, device: str) -> None:
+def _check_all(runs: Sequence[Run], store: Path, device: str) -> None:
     """Build the partition and model of every unfinished run, so that nothing is trained if one cannot be built."""
     needed = {}
     for run in runs:
-        if not (Path(store) / run.id / "result.json").exists():
+        if not (store / run.id / "result.json").exists():
             parts = (run.data, run.split, run.clients, run.samples, run.share, run.holdout, run.seed, run.personal)
             needed[(*parts, run.model, run.batch)] = run
     for run in needed.values():
