@@ -272,8 +272,8 @@ def test_savings_of_table_3():
     study = Study("kapc/table3_self_relationship", "paper")
     sent = {"printed": 163.64, "printed, η_r = 0": 426.18 / 4, "mass kept": 426.18}
     study.values = pd.DataFrame([
-        {"run": "x", "mu": "0.3", "cube": cube, "seed": seed, "measure": "download per round", "value": value, "unit": "",
-         "scale": "paper"} for cube, value in sent.items() for seed in (0, 1)])  # fmt: skip
+        {"run": "x", "mu": "0.3", "cube": cube, "seed": seed, "measure": "download per round", "value": value,
+         "unit": "", "scale": "paper"} for cube, value in sent.items() for seed in (0, 1)])  # fmt: skip
     (row,) = savings(study).to_dict("records")
     assert row["paper"] == pytest.approx(1 - 163.64 / 426.17)
     assert row["printed"] == pytest.approx(1 - 163.64 / 426.18, abs=1e-5)
