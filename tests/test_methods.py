@@ -17,6 +17,7 @@ from fedrepro.simulation.executor import Serial
 from fedrepro.simulation.federation import Federation
 from fedrepro.simulation.fleet import Fleet
 from fedrepro.simulation.rng import stream
+from fedrepro.simulation.session import serve
 from fedrepro.simulation.states import Clients
 
 
@@ -340,3 +341,14 @@ def test_a_stack_is_the_sum_of_its_parts(run):
           train(run(method="fedavgm", hp={"beta": 0.5}), workers=1).weights, 0)  # fmt: skip
     alone = train(run(method="fedprox", hp={"mu": 0.7}, rounds=1), workers=1).weights
     close(train(run(method="fedprox+fedavgm", hp={"mu": 0.7}, rounds=1), workers=1).weights, alone)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavgm", "fedadam", "scaffold", "feddyn"])
+def test_a_round_without_uploads_moves_nothing(small, method):
+    """All are late, for instance: momentum is no reason to go on without the clients."""
+    with serve(small(method=method)) as federation:
+        federation.advance()
+        federation.advance()
+        before = federation.server
+        after = federation.method.aggregate(before, [], federation._round([]))
+    assert all(torch.equal(after["w"][name], before["w"][name]) for name in before["w"])

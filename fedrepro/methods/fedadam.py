@@ -21,6 +21,8 @@ class FedAdam(FedAvg):
 
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
+        if not uploads:
+            return new
         delta = new["w"] - server["w"]
         m, v = server["fedadam/m"], server["fedadam/v"]
         if m is None:

@@ -16,6 +16,8 @@ class FedAvgM(FedAvg):
 
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
+        if not uploads:
+            return new
         v = server["w"] - new["w"]  # Delta, the pseudo-gradient
         if server["fedavgm/v"] is not None:
             v.add_(server["fedavgm/v"], alpha=self.beta)  # v <- beta v + Delta
