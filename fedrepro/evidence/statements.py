@@ -1,7 +1,7 @@
 """What a claim can state: one class per kind of `[[claim]]`, with its keys and the comparisons it makes."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ class Statement(Tagged):
     source: str = ""  # where the paper says so
     note: str = ""  # how it is judged, if the kind does not make that clear
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         raise NotImplementedError
 
 
@@ -48,17 +48,15 @@ class Best(Statement, kind="best"):
     winner: Label
     among: tuple[Label, ...] = ()  # the labels to beat; default: all others
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         return self._differences(cells, measure.sign)
 
-    def _differences(self, cells: Cells, sign: float) -> list[Comparison]:
-        made = []
+    def _differences(self, cells: Cells, sign: float) -> Iterator[Comparison]:
         for panel, at in cells.panels(self.where, self.axis):
             for other in self.among or [label for label in at if label != self.winner]:
                 if self.winner in at and other in at:
                     weights = cells.weights({at[self.winner]: sign, at[other]: -sign})
-                    made.append(linear(cells, f"{panel} {minus(self.winner, other, sign)}", weights))
-        return made
+                    yield linear(cells, f"{panel} {minus(self.winner, other, sign)}", weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +65,8 @@ class Near(Best, kind="near"):
 
     margin: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        return [replace(found, **around(0.0, self.margin)) for found in self._differences(cells, 1.0)]
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
+        return (replace(found, **around(0.0, self.margin)) for found in self._differences(cells, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +78,14 @@ class Sum(Statement, kind="sum"):
     parts: tuple[Label, ...]
     margin: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made = []
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         for panel, at in cells.panels(self.where, self.axis):
             if {self.total, *self.parts} <= set(at):
                 weights = cells.weights({at[self.total]: 1.0})
                 for part in self.parts:
                     weights[at[part]] -= 1.0
                 what = f"{panel} {self.total} − {' − '.join(self.parts)}"
-                made.append(linear(cells, what, weights, **around(0.0, self.margin)))
-        return made
+                yield linear(cells, what, weights, **around(0.0, self.margin))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +132,7 @@ class Compare(Statement, kind="compare"):
     each: list[AxisName] = field(default_factory=list)
     margin: float = 0.0  # by which the worse one may be better: "gains little"
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made = []
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         for panel, group in cells.each(self.where, self.each):
             for pair in itertools.chain.from_iterable(pair.one_by_one() for pair in self.pairs):
                 worse = cells.mean(pair.where | pair.worse, group)
@@ -145,8 +140,7 @@ class Compare(Statement, kind="compare"):
                 sides = [measure.sign * (side - worse) for side in sides if side is not None and worse is not None]
                 what = f"{panel} {pair.what or minus(name_of(pair.better), name_of(pair.worse), measure.sign)}"
                 gaps = [linear(cells, what, weights, low=pair.by - self.margin) for weights in sides]
-                made += [_majority(gaps)] if pair.most and gaps else gaps
-        return made
+                yield from [_majority(gaps)] if pair.most and gaps else gaps
 
 
 def _majority(gaps: list[Comparison]) -> Comparison:
@@ -163,14 +157,12 @@ class Trend(Statement, kind="trend"):
     axis: AxisName
     direction: Literal["rises", "falls"]
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made = []
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         for panel, at in cells.panels(self.where, self.axis):
             if len(at) > 1:
                 weights = cells.weights(dict(zip(at.values(), slope(at), strict=True)))
                 what = f"{panel} slope over {self.axis}"
-                made.append(linear(cells, what, weights, unit="", **DIRECTIONS[self.direction]))
-        return made
+                yield linear(cells, what, weights, unit="", **DIRECTIONS[self.direction])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +173,8 @@ class GapTrend(Trend, kind="gap_trend"):
     over: Selection  # every label is a comparison of its own
     relative: bool = False
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made, own = [], name_of(self.of)
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
+        own, region = name_of(self.of), DIRECTIONS[self.direction]
         others = [axis for axis in cells.varied(cells.at(self.where)) if axis not in {self.axis, *self.of, *self.over}]
         for labels in itertools.product(*self.over.values()):
             over: Selection = {axis: (label,) for axis, label in zip(self.over, labels, strict=True)}
@@ -193,13 +185,12 @@ class GapTrend(Trend, kind="gap_trend"):
                     quotients = np.stack([cells.total(a) / cells.total(b) for a, b in sides.values()], axis=1)
                     numbers = (quotients - quotients[:, :1]) @ slope(sides)  # exactly zero if they are equal
                     used = np.flatnonzero(sum(a + b for a, b in sides.values()))
-                    made.append(nonlinear(cells, what, numbers, used, **DIRECTIONS[self.direction]))
+                    yield nonlinear(cells, what, numbers, used, **region)
                 elif len(sides) > 1:
                     what = f"{panel} slope of the lead of {own} over {name_of(over)} over {self.axis}"
                     leads = zip(slope(sides), sides.values(), strict=True)
                     weights = sum(measure.sign * rise * (a - b) for rise, (a, b) in leads)
-                    made.append(linear(cells, what, np.asarray(weights), unit="", **DIRECTIONS[self.direction]))
-        return made
+                    yield linear(cells, what, np.asarray(weights), unit="", **region)
 
     def _sides(self, cells: Cells, group: pd.DataFrame, over: Selection) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """label on the axis -> the weights of both selections, where both exist"""
@@ -220,13 +211,12 @@ class Ratio(Statement, kind="ratio"):
     ratio: float
     tolerance: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         a, b = (cells.mean(side, cells.at(self.where)) for side in (self.of, self.over))
-        if a is None or b is None:
-            return []
-        numbers = cells.y[:, a > 0].mean(axis=1) / cells.y[:, b > 0].mean(axis=1)
-        what, region = f"{name_of(self.of)} / {name_of(self.over)}", around(self.ratio, self.tolerance)
-        return [nonlinear(cells, what, numbers, np.flatnonzero(a + b), **region)]
+        if a is not None and b is not None:
+            numbers = cells.y[:, a > 0].mean(axis=1) / cells.y[:, b > 0].mean(axis=1)
+            what, region = f"{name_of(self.of)} / {name_of(self.over)}", around(self.ratio, self.tolerance)
+            yield nonlinear(cells, what, numbers, np.flatnonzero(a + b), **region)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,16 +228,14 @@ class Saving(Number, kind="saving"):
     saving: float | dict[Label, float]  # one number for the mean over all others, or one per label
     tolerance: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made = []
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         for panel, at in cells.panels(self.where, self.axis):
             for name, share, others in self._claimed(at) if self.winner in at else []:
                 costs = [at[label] for label in others if label in at]
                 if costs:
                     numbers = (1 - cells.y[:, [at[self.winner]]] / cells.y[:, costs]).mean(axis=1)
                     what, region = f"{panel} saved by {self.winner} of {name}", around(share, self.tolerance)
-                    made.append(nonlinear(cells, what, numbers, [at[self.winner], *costs], **region))
-        return made
+                    yield nonlinear(cells, what, numbers, [at[self.winner], *costs], **region)
 
     def _claimed(self, labels) -> list[tuple[str, float, list[str]]]:
         """Saved compared with whom: a name, the claimed share, the labels."""
@@ -262,11 +250,12 @@ class Above(Statement, kind="above"):
 
     than: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         found = cells.at(self.where)
         region = {"low": self.than} if measure.sign > 0 else {"low": -np.inf, "high": self.than}
-        names = {i: " ".join(found.loc[i, cells.varied(found)]) or measure.name for i in found.index}
-        return [linear(cells, name, cells.weights({i: 1.0}), **region) for i, name in names.items()]
+        for i in found.index:
+            name = " ".join(found.loc[i, cells.varied(found)]) or measure.name
+            yield linear(cells, name, cells.weights({i: 1.0}), **region)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,17 +265,15 @@ class Absolute(Number, kind="absolute"):
     tolerance: float | dict[MeasureName, float]
     each: list[AxisName] = field(default_factory=list)
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made, tolerance = [], self.tolerance
-        tolerance = tolerance[measure.name] if isinstance(tolerance, dict) else tolerance
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
+        tolerance = self.tolerance[measure.name] if isinstance(self.tolerance, dict) else self.tolerance
         for panel, group in cells.each(self.where, self.each):
             for row in reported:
                 where: Selection = {axis: (row[axis],) for axis in row if axis in cells.axes}
                 weights = cells.mean(where, group)
                 if row["measure"] == measure.name and not row["censored"] and weights is not None:
                     what, region = f"{panel} {name_of(where)}", around(row["value"], tolerance)
-                    made.append(linear(cells, what, weights, **region))
-        return made
+                    yield linear(cells, what, weights, **region)
 
 
 @dataclass(frozen=True, kw_only=True)
