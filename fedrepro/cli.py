@@ -81,18 +81,15 @@ def _grid(args: Namespace) -> list[Run]:
         grids.append([(name, v if name in TEXT else literal(v)) for v in values])
     runs = []
     for cell in itertools.product(*grids):
-        values = {**base, "hp": dict(base["hp"])}
-        for name, value in cell:
-            if name.startswith("hp."):
-                values["hp"][name[3:]] = value
-            else:
-                values[name] = value
-        runs.append(Run.from_dict(values))
+        hp = {name[3:]: value for name, value in cell if name.startswith("hp.")}
+        others = {name: value for name, value in cell if not name.startswith("hp.")}
+        runs.append(Run.from_dict({**base, "hp": {**base["hp"], **hp}, **others}))
     return runs
 
 
 def sweep(args: Namespace) -> int:
     from fedrepro import sweep as train_all
+    from fedrepro.simulation.store import read_result
 
     runs = _grid(args)
     with _progress(len({r.id for r in runs}), "run", args.json) as bar:
@@ -103,7 +100,12 @@ def sweep(args: Namespace) -> int:
                 print(f"done {finished.id}  {finished.method}  seed {finished.seed}", flush=True)
 
         digests = train_all(runs, store=args.store, workers=args.workers, device=args.device, progress=show)
-    table = _sweep_table(runs, args.store, digests)
+    table = []
+    for r in {r.id: r for r in runs}.values():
+        last = read_result(Path(args.store) / r.id)[1][-1]
+        fields = {name: getattr(r, name) for name in ("method", "hp", "data", "split", "seed")}
+        scores = {name: last[name] for name in ("accuracy", "loss")}
+        table.append({"run": r.id, **fields, **scores, "digest": digests[r.id]})
     _print_json(table) if args.json else print(_columns(table))
     return 0
 
@@ -119,18 +121,6 @@ def _print_json(value: Any) -> None:
         return None if isinstance(item, float) and not math.isfinite(item) else item
 
     print(json.dumps(strict(value), allow_nan=False))
-
-
-def _sweep_table(runs: list[Run], store: str, digests: dict[str, str]) -> list[dict[str, Any]]:
-    from fedrepro.simulation.store import read_result
-
-    table = []
-    for r in {r.id: r for r in runs}.values():
-        last = read_result(Path(store) / r.id)[1][-1]
-        fields = {name: getattr(r, name) for name in ("method", "hp", "data", "split", "seed")}
-        scores = {name: last[name] for name in ("accuracy", "loss")}
-        table.append({"run": r.id, **fields, **scores, "digest": digests[r.id]})
-    return table
 
 
 def _cell(value: Any) -> str:
