@@ -17,7 +17,6 @@ DIRECTIONS = {"rises": {"low": 0.0, "high": np.inf}, "falls": {"low": -np.inf, "
 Reported = Sequence[dict[str, Any]]  # the paper's numbers, as spec.Table.reported_rows gives them
 
 
-@dataclass(frozen=True, kw_only=True)
 class Statement(Tagged):
     """One block `[[claim]]`; those with the same id make one claim, which holds if all of them do."""
 
@@ -33,14 +32,12 @@ class Statement(Tagged):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, kw_only=True)
 class Number(Statement):
     """About a number, which the paper measured at its own scale."""
 
     any_scale: bool = False  # it does not depend on the scale
 
 
-@dataclass(frozen=True, kw_only=True)
 class Best(Statement, kind="best"):
     """In every panel the winner beats each other label on the axis."""
 
@@ -59,7 +56,6 @@ class Best(Statement, kind="best"):
                     yield linear(cells, f"{panel} {minus(self.winner, other, sign)}", weights)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Near(Best, kind="near"):
     """The signed difference stays within the margin: two one-sided tests."""
 
@@ -69,7 +65,6 @@ class Near(Best, kind="near"):
         return (replace(found, **around(0.0, self.margin)) for found in self._differences(cells, 1.0))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sum(Statement, kind="sum"):
     """One label's value is the sum of others', within the margin."""
 
@@ -124,7 +119,6 @@ class Pair:
         return [{**self.better, most: (label,)} for label in self.better[most]] if most else [self.better]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Compare(Statement, kind="compare"):
     """Every pair at every combination of labels on the axes in `each`; over the other axes cells are averaged."""
 
@@ -150,7 +144,6 @@ def _majority(gaps: list[Comparison]) -> Comparison:
     return replace(gaps[0], numbers=-ordered[len(gaps) // 2], used=used, weights=None)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Trend(Statement, kind="trend"):
     """In every panel the value rises or falls along the axis."""
 
@@ -165,7 +158,6 @@ class Trend(Statement, kind="trend"):
                 yield linear(cells, what, weights, unit="", **DIRECTIONS[self.direction])
 
 
-@dataclass(frozen=True, kw_only=True)
 class GapTrend(Trend, kind="gap_trend"):
     """The lead of one selection over another (with `relative`, their quotient) rises or falls along the axis."""
 
@@ -202,7 +194,6 @@ class GapTrend(Trend, kind="gap_trend"):
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ratio(Statement, kind="ratio"):
     """The quotient of two selections is the claimed one, within the tolerance."""
 
@@ -219,7 +210,6 @@ class Ratio(Statement, kind="ratio"):
             yield nonlinear(cells, what, numbers, np.flatnonzero(a + b), **region)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Saving(Number, kind="saving"):
     """The winner saves the claimed share of another's cost, 1 - own / other, within the tolerance."""
 
@@ -244,7 +234,6 @@ class Saving(Number, kind="saving"):
         return [("mean of the others", self.saving, [label for label in labels if label != self.winner])]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Above(Statement, kind="above"):
     """The value itself is above a number (below it, for a cost)."""
 
@@ -258,7 +247,6 @@ class Above(Statement, kind="above"):
             yield linear(cells, name, cells.weights({i: 1.0}), **region)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Absolute(Number, kind="absolute"):
     """The value is the paper's, within the tolerance, at every combination of labels on the axes in `each`."""
 
@@ -276,7 +264,6 @@ class Absolute(Number, kind="absolute"):
                     yield linear(cells, what, weights, **region)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Untestable(Statement, kind="untestable"):
     """No experiment here can test it."""
 
