@@ -194,8 +194,9 @@ def write(items: list[Item], store: Path, draw: bool = True) -> int:
         plan = Plan(table, scale, seeds)
         folder, known = results_folder() / scale / plan.table.paper, Known(store, committed(scale, plan.table.paper))
         try:
-            study = driver.make(plan, known, folder) if draw else driver.judged(plan, known)
-            written.setdefault(folder, []).append(study)
+            if draw:
+                driver.execute(plan, folder)
+            written.setdefault(folder, []).append(driver.judged(plan, known))
             if draw:
                 print(f"{table} at {scale} scale: written", flush=True)
         except Exception as error:  # another table may still be written

@@ -36,7 +36,8 @@ def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, 
             started = time.monotonic()
             try:
                 sweep([run for run in plan.runs() if run.id in todo], store=known.store, workers=workers)
-                studies.append(make(plan, known, folder, workers))
+                execute(plan, folder, workers)
+                studies.append(judged(plan, known))
                 say(f"{plan.table.name}: done in {time.monotonic() - started:.0f} s")
             except Exception as error:
                 failures.append(plan.table.name)
@@ -72,12 +73,6 @@ def kept(folder: Path, names: Sequence[str]) -> list[Study]:
 
 def notebook(plan: Plan) -> Path:
     return spec.NOTEBOOKS / plan.table.paper / f"{plan.table.name}.ipynb"
-
-
-def make(plan: Plan, known: Known, folder: Path, workers: int | None = None) -> Study:
-    """Execute a table's notebook, judge its claims -> the study, ready to be written."""
-    execute(plan, folder, workers)
-    return judged(plan, known)
 
 
 def judged(plan: Plan, known: Known) -> Study:
