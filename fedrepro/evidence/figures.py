@@ -31,6 +31,7 @@ LABELS = {
     "round_time": "time of a round (s)",
 }
 IN_MIB = {"bytes", "paper_bytes"}  # columns shown in MiB
+Panels = str | list[str] | None  # the axes that have a panel for every combination of their labels
 
 
 def style() -> None:
@@ -81,8 +82,8 @@ def curves(
     x: str = "round",
     y: str = "accuracy",
     hue: str = "method",
-    col: str | list[str] | None = None,
-    row: str | list[str] | None = None,
+    col: Panels = None,
+    row: Panels = None,
     where: dict | None = None,
 ):
     """Mean over seeds of a column along rounds, time or traffic, of the cells `where`; the band is the 95% interval.
@@ -108,7 +109,7 @@ def curves(
     return figure
 
 
-def _combinations(study: Study, axes: str | list[str] | None) -> list[dict[str, str]]:
+def _combinations(study: Study, axes: Panels) -> list[dict[str, str]]:
     """Every combination of the labels of these axes; without axes, a single empty one."""
     keys = [axes] if isinstance(axes, str) else axes or []
     return [dict(zip(keys, labels, strict=True)) for labels in itertools.product(*(study.axes[key] for key in keys))]
@@ -120,7 +121,7 @@ def titled(study: Study, labels: dict[str, str]) -> str:
     return ", ".join(f"{axis_name(study, a)} = {label}" if numeric[a] else label for a, label in labels.items())
 
 
-def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | None, col: str | list[str] | None, draw):
+def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | None, col: Panels, draw):
     """`draw(values, panel)` for each measure (and label of `col`); labels with units, one legend, the note.
 
     At most three panels per row; with several labels of `col`, one row per measure."""
@@ -146,9 +147,7 @@ def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | Non
     return figure
 
 
-def over(
-    study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | list[str] | None = None
-):
+def over(study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: Panels = None):
     """Each measure over an axis: points with 95% intervals, one panel per measure (and label of `col`)."""
     groups = len(study.axes[hue]) if hue else 1
 
@@ -162,9 +161,7 @@ def over(
     return _by_measure(study, x, measures, hue, col, draw)
 
 
-def bars(
-    study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | list[str] | None = None
-):
+def bars(study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: Panels = None):
     """Each measure as bars over an axis; a bar that is missing did not reach its target."""
 
     def draw(values, panel):

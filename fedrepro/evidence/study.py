@@ -21,6 +21,8 @@ from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
 
 COUNTED = {"flops", "client_flops", "server_flops"}  # columns that need a run's costs, which take seconds to count
+Seeds = int | Sequence[int] | None  # how many, or which; None: the table's own
+Where = Mapping[str, str | list[str]]  # the labels of some cells
 
 
 def results_folder() -> Path:
@@ -51,13 +53,7 @@ def known_runs(scale: str, paper: str) -> Known:
 class Plan:
     """The cells and seeds that a table asks for: Plan("fedbr/table2_temperature", "smoke", seeds=2)."""
 
-    def __init__(
-        self,
-        table: str | Table,
-        scale: str | None = None,
-        seeds: int | Sequence[int] | None = None,
-        where: Mapping[str, str | list[str]] | None = None,
-    ):
+    def __init__(self, table: str | Table, scale: str | None = None, seeds: Seeds = None, where: Where | None = None):
         """`where` keeps only the cells with these labels."""
         self.scale = scale or os.environ.get("FEDREPRO_SCALE", "reduced")
         self.loaded = table if isinstance(table, Table) else spec.find(table)
@@ -94,20 +90,14 @@ class Study(Plan):
 
     workers: int | None = None  # of what a notebook trains
 
-    def __init__(
-        self,
-        table: str | Table,
-        scale: str | None = None,
-        seeds: int | Sequence[int] | None = None,
-        source: Source | None = None,
-    ):
+    def __init__(self, table: str | Table, scale: str | None = None, seeds: Seeds = None, source: Source | None = None):
         """Cells and seeds without a run in the source are left out; without a source nothing can be measured."""
         super().__init__(table, scale, seeds)
         self._source = source
         self._pooled = {run.id for run in self.central.values() if self._has(run)}
-        grid = [(cell, seed, cell.run(seed)) for cell in self.cells for seed in self.seeds]
-        self._measured = [(cell, seed, run) for cell, seed, run in grid if self._has(run)]
-        cells, present = {id(cell) for cell, _, _ in self._measured}, {seed for _, seed, _ in self._measured}
+        grid = [(cell, cell.run(seed)) for cell in self.cells for seed in self.seeds]
+        self._measured = [(cell, run) for cell, run in grid if self._has(run)]
+        cells, present = {id(cell) for cell, _ in self._measured}, {run.seed for _, run in self._measured}
         self.cells = [cell for cell in self.cells if id(cell) in cells]
         self.seeds = [seed for seed in self.seeds if seed in present]
         used = {axis: {cell.labels[axis] for cell in self.cells} for axis in self.axes}
@@ -124,7 +114,7 @@ class Study(Plan):
 
     def runs(self) -> list[Run]:
         """The runs that are available, by seed and cell, then the central ones that a gate compares with."""
-        runs = [run for wanted in self.seeds for _, seed, run in self._measured if seed == wanted]
+        runs = [run for seed in self.seeds for _, run in self._measured if run.seed == seed]
         gates = {found.run for found in self.gates}
         return runs + [run for run in self.central.values() if run.id in gates]
 
@@ -134,13 +124,12 @@ class Study(Plan):
         if not self._measured:
             raise BadInput(f"{self.table.name}: nothing has been trained at scale {self.scale}")
         frames = []
-        for cell, seed, run in self._measured:
+        for cell, run in self._measured:
             table = with_sums(pd.DataFrame(self.source.rows(run)), run, self.costs.get(run.id))
             if "round_time" not in table and any(m.column == "round_time" for m in self.measures.values()):
-                raise BadInput(
-                    f"{self.table.name}: run {run.id} was recorded without CPU times; train it again (--fresh)"
-                )
-            frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
+                missing = "was recorded without CPU times; train it again (--fresh)"
+                raise BadInput(f"{self.table.name}: run {run.id} {missing}")
+            frames.append(table.assign(**cell.labels, seed=run.seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
     @cached_property
@@ -149,7 +138,7 @@ class Study(Plan):
         used = {column for m in self.measures.values() for column in (m.column, getattr(m, "spend", None))}
         if not used & COUNTED:
             return {}
-        return {run.id: self.source.costs(run) for _, _, run in self._measured}
+        return {run.id: self.source.costs(run) for _, run in self._measured}
 
     @cached_property
     def values(self) -> pd.DataFrame:
@@ -201,7 +190,7 @@ class Study(Plan):
         panels = [axis for axis, labels in self.axes.items() if axis not in rule.reference and len(labels) > 1]
         for cell in self.cells:
             pooled = self.central.get(cell.run(self.seeds[0]).id)
-            runs = [run for own, _, run in self._measured if own is cell]
+            runs = [run for own, run in self._measured if own is cell]
             if pooled and runs and pooled.id in self._pooled:
                 panel = {axis: cell.labels[axis] for axis in panels}
                 rows = [self.source.rows(run) for run in runs]
@@ -287,7 +276,7 @@ def _at(panel: dict[str, str]) -> str:
     return f" at {' '.join(panel.values())}" if panel else ""
 
 
-def _seeds(given: int | Sequence[int] | None, default: list[int]) -> list[int]:
+def _seeds(given: Seeds, default: list[int]) -> list[int]:
     if given is None:
         return list(default)
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
