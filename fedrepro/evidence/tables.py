@@ -89,8 +89,7 @@ def tuning(study: Study) -> pd.DataFrame:
 
 
 def run_ids(study: Study) -> pd.DataFrame:
-    columns = ["run", *study.axes, "seed"]
-    return study.values.drop_duplicates(columns).reset_index(drop=True).filter(columns)
+    return study.values.filter(["run", *study.axes, "seed"]).drop_duplicates(ignore_index=True)
 
 
 def caption(study: Study) -> str:

@@ -129,7 +129,6 @@ def plan(study: Study, hp: Fields, where: Where, seeds: Sequence[int], settings:
 
 
 def _cells(study: Study, hp: Fields, where: Where, settings: Fields) -> list[Cell]:
-    """The cells to train."""
     names, selected = study.table.names, {}
     for axis, wanted in where.items():
         choose("cells", axis, study.axes)
