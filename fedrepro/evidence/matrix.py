@@ -9,10 +9,12 @@ from fedrepro.evidence.fragments import css_class, mark
 
 def table(rows: Sequence[Row]) -> str:
     """Differences in accuracy with their interval and state, each linked to its runs."""
-    lines: dict[tuple, dict[str, Row]] = {}
+    lines: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row, pair in [(row, row.pair) for row in rows]:
         if pair:
-            lines.setdefault(_line(row, pair[1]), {})[pair[2]] = row
+            title = row.study.table.title.partition(": ")[0].partition(", ")[2]
+            where = ", ".join([title, *row.place, row.contrast.measure.name])
+            lines.setdefault((pair[1], where, row.study.scale), {})[pair[2]] = row
     if not lines:
         return ""
     baselines = list(dict.fromkeys(row.pair[2] for row in rows if row.pair))
@@ -22,12 +24,6 @@ def table(rows: Sequence[Row]) -> str:
         '<div class="scroll" tabindex="0"><table class="matrix"><thead><tr><th scope="col">method minus baseline</th>'
         f'<th scope="col">scale</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
-
-
-def _line(row: Row, method: str) -> tuple[str, str, str]:
-    """Method, where, scale."""
-    title = row.study.table.title.partition(": ")[0].partition(", ")[2]
-    return method, ", ".join([title, *row.place, row.contrast.measure.name]), row.study.scale
 
 
 def _row(key: tuple[str, str, str], cells: dict[str, Row], baselines: Sequence[str]) -> str:
