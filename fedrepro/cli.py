@@ -79,9 +79,13 @@ def _grid(args: Namespace) -> list[Run]:
         grids.append([(name, v if name in TEXT else literal(v)) for v in values])
     runs = []
     for cell in itertools.product(*grids):
-        hp = {name[3:]: value for name, value in cell if name.startswith("hp.")}
-        others = {name: value for name, value in cell if not name.startswith("hp.")}
-        runs.append(Run.from_dict({**base, "hp": {**base["hp"], **hp}, **others}))
+        values = {**base, "hp": dict(base["hp"])}
+        for name, value in cell:
+            if name.startswith("hp."):
+                values["hp"][name[3:]] = value
+            else:
+                values[name] = value
+        runs.append(Run.from_dict(values))
     return runs
 
 

@@ -95,9 +95,9 @@ class Study(Plan):
         super().__init__(table, scale, seeds)
         self._source = source
         self._pooled = {run.id for run in self.central.values() if self._has(run)}
-        grid = [(cell, cell.run(seed)) for cell in self.cells for seed in self.seeds]
-        self._measured = [(cell, run) for cell, run in grid if self._has(run)]
-        cells, present = {id(cell) for cell, _ in self._measured}, {run.seed for _, run in self._measured}
+        grid = [(cell, seed, cell.run(seed)) for cell in self.cells for seed in self.seeds]
+        self._measured = [(cell, seed, run) for cell, seed, run in grid if self._has(run)]
+        cells, present = {id(cell) for cell, _, _ in self._measured}, {seed for _, seed, _ in self._measured}
         self.cells = [cell for cell in self.cells if id(cell) in cells]
         self.seeds = [seed for seed in self.seeds if seed in present]
         used = {axis: {cell.labels[axis] for cell in self.cells} for axis in self.axes}
@@ -114,7 +114,7 @@ class Study(Plan):
 
     def runs(self) -> list[Run]:
         """The runs that are available, by seed and cell, then the central ones that a gate compares with."""
-        runs = [run for seed in self.seeds for _, run in self._measured if run.seed == seed]
+        runs = [run for wanted in self.seeds for _, seed, run in self._measured if seed == wanted]
         gates = {found.run for found in self.gates}
         return runs + [run for run in self.central.values() if run.id in gates]
 
@@ -124,12 +124,12 @@ class Study(Plan):
         if not self._measured:
             raise BadInput(f"{self.table.name}: nothing has been trained at scale {self.scale}")
         frames = []
-        for cell, run in self._measured:
+        for cell, seed, run in self._measured:
             table = with_sums(pd.DataFrame(self.source.rows(run)), run, self.costs.get(run.id))
             if "round_time" not in table and any(m.column == "round_time" for m in self.measures.values()):
                 missing = "was recorded without CPU times; train it again (--fresh)"
                 raise BadInput(f"{self.table.name}: run {run.id} {missing}")
-            frames.append(table.assign(**cell.labels, seed=run.seed, run=run.id))
+            frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
     @cached_property
@@ -138,7 +138,7 @@ class Study(Plan):
         used = {column for m in self.measures.values() for column in (m.column, getattr(m, "spend", None))}
         if not used & COUNTED:
             return {}
-        return {run.id: self.source.costs(run) for _, run in self._measured}
+        return {run.id: self.source.costs(run) for _, _, run in self._measured}
 
     @cached_property
     def values(self) -> pd.DataFrame:
@@ -190,7 +190,7 @@ class Study(Plan):
         panels = [axis for axis, labels in self.axes.items() if axis not in rule.reference and len(labels) > 1]
         for cell in self.cells:
             pooled = self.central.get(cell.run(self.seeds[0]).id)
-            runs = [run for own, run in self._measured if own is cell]
+            runs = [run for own, _, run in self._measured if own is cell]
             if pooled and runs and pooled.id in self._pooled:
                 panel = {axis: cell.labels[axis] for axis in panels}
                 rows = [self.source.rows(run) for run in runs]
