@@ -31,11 +31,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def _run(run: Parser) -> None:
+    """Train one federation."""
     _training(run)
     run.add_argument("--store", help="keep results here and resume after an interruption")
 
 
 def _sweep(sweep: Parser) -> None:
+    """Train every combination of the --vary values; finished runs are not trained again."""
     _training(sweep)
     sweep.add_argument("--store", default=DEFAULT_STORE, help="keep results here (default: %(default)s)")
     vary = "a field, or hp.NAME, and the values it takes"
@@ -43,10 +45,13 @@ def _sweep(sweep: Parser) -> None:
 
 
 def _methods(methods: Parser) -> None:
+    """List the methods, the paper of each, and its hyperparameters with their defaults."""
     methods.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _data(data: Parser) -> None:
+    """Show which data sets are available, check them (exit code 1 if one has changed), or fetch some into the cache
+    (FEDREPRO_CACHE). Your own files go into the folder FEDREPRO_DATA."""
     action = "status (the default) or fetch"
     data.add_argument("action", nargs="?", choices=["status", "fetch"], default="status", help=action)
     data.add_argument("name", nargs="*", help="data sets to fetch")
@@ -55,6 +60,8 @@ def _data(data: Parser) -> None:
 
 
 def _reproduce(reproduce: Parser) -> None:
+    """Train what is neither in the store nor in the committed record, execute the paper's notebooks and write the
+    results to results/local/SCALE/PAPER. Committed results are not changed."""
     scale = os.environ.get("FEDREPRO_SCALE", "reduced")
     reproduce.add_argument("paper", help="fedbr, ... (`fedrepro papers` lists them)")
     reproduce.add_argument("--scale", default=scale, help="smoke, reduced, cpu or paper (default: %(default)s)")
@@ -67,23 +74,35 @@ def _reproduce(reproduce: Parser) -> None:
 
 
 def _tune(tune: Parser) -> None:
+    """Give every method of a table the same number of pilot runs, scored on held-out training images, and write what
+    was tried and chosen to reproduce/PAPER/tuned/SCALE.csv. Resumes after an interruption."""
     tune.add_argument("table", help="PAPER/TABLE (`fedrepro papers` lists them)")
     tune.add_argument("--scale", default="cpu", help="reduced or cpu (default: %(default)s)")
     _workers(tune)
 
 
 def _evidence(evidence: Parser) -> None:
+    """Work through reproduce/evidence.toml from top to bottom; runs in the store or in the committed record are not
+    trained again. At the end, write tables, figures, verdicts and records."""
     evidence.add_argument("--budget", help="time to train for, such as 150m or 2h (default: until all is done)")
     evidence.add_argument("--status", action="store_true", help="only show what is done, missing, and the hours left")
     _workers(evidence)
 
 
+def _papers(papers: Parser) -> None:
+    """List the papers, their tables and figures."""
+
+
 def _report(report: Parser) -> None:
+    """Build index.html in the results folder from the records there: a static page, no server needed."""
     folder = "results (the default), or results/local for your own runs"
     report.add_argument("folder", nargs="?", default="results", help=folder)
 
 
 def _verify(verify: Parser) -> None:
+    """Check that every file of the tables exists and every cell of the CSV files follows from the record beside them
+    (runs.json, rounds.csv.gz, manifest.json); with --sample, train some recorded runs again and compare digests. Exit
+    code 1 if anything differs."""
     folder = "results, or a folder in it (default: %(default)s)"
     verify.add_argument("folder", nargs="?", default="results", help=folder)
     verify.add_argument("--sample", type=literal, default=0, help="runs to train again (default: %(default)s)")
@@ -92,6 +111,7 @@ def _verify(verify: Parser) -> None:
 
 
 def lab_options(lab: argparse.ArgumentParser) -> None:
+    """Open the notebooks in JupyterLab: those of the clone, or a copy of them in the folder notebooks."""
     lab.add_argument("--class", dest="student", metavar="NAME", help="open this student's own copy of the notebooks")
     lab.add_argument("--reset", action="store_true", help="give the student a clean copy; the old one is kept")
     lab.add_argument("--app", action="store_true", help="the lessons without code, with Voila")
@@ -99,6 +119,7 @@ def lab_options(lab: argparse.ArgumentParser) -> None:
 
 
 def _bench(bench: Parser) -> None:
+    """Measure speed as ratios to a bare PyTorch loop on this machine."""
     bench.add_argument("--repeats", type=literal, default=3, help="repeats; the median counts (default: %(default)s)")
     bench.add_argument("--quick", action="store_true", help="small settings, only to see that it works")
     bench.add_argument("--only", action="append", help="only the named measurement (may be repeated)")
@@ -131,85 +152,43 @@ def _engine(command: Parser) -> None:
     command.add_argument("--address", help="of the Ray cluster, host:port (default: RAY_ADDRESS, else this machine)")
 
 
-COMMANDS = {  # name: (summary, description, example, what it accepts)
+COMMANDS = {  # what it accepts, with its description as docstring; summary, example
     "run": (
-        "train one federation",
-        "Train one federation.",
-        "fedrepro run --data digits --split dirichlet:0.3 --method fedprox --hp mu=0.1 --store runs",
         _run,
+        "train one federation",
+        "fedrepro run --data digits --split dirichlet:0.3 --method fedprox --hp mu=0.1 --store runs",
     ),
     "sweep": (
-        "train a grid of federations side by side",
-        "Train every combination of the --vary values; finished runs are not trained again.",
-        "fedrepro sweep --data digits --vary method fedavg fedprox --vary seed 0 1 2 [--engine ray]",
         _sweep,
+        "train a grid of federations side by side",
+        "fedrepro sweep --data digits --vary method fedavg fedprox --vary seed 0 1 2 [--engine ray]",
     ),
-    "methods": (
-        "list the methods and their hyperparameters",
-        "List the methods, the paper of each, and its hyperparameters with their defaults.",
-        "fedrepro methods --json",
-        _methods,
-    ),
-    "data": (
-        "show which data sets are available, or fetch some",
-        "Show which data sets are available, check them (exit code 1 if one has changed), or fetch some into the cache "
-        "(FEDREPRO_CACHE). Your own files go into the folder FEDREPRO_DATA.",
-        "fedrepro data fetch mnist cifar10",
-        _data,
-    ),
+    "methods": (_methods, "list the methods and their hyperparameters", "fedrepro methods --json"),
+    "data": (_data, "show which data sets are available, or fetch some", "fedrepro data fetch mnist cifar10"),
     "reproduce": (
-        "train a paper's tables, execute its notebooks and judge its claims",
-        "Train what is neither in the store nor in the committed record, execute the paper's notebooks and write the "
-        "results to results/local/SCALE/PAPER. Committed results are not changed.",
-        "fedrepro reproduce fedbr --table table2_temperature --seeds 0,1",
         _reproduce,
+        "train a paper's tables, execute its notebooks and judge its claims",
+        "fedrepro reproduce fedbr --table table2_temperature --seeds 0,1",
     ),
     "tune": (
-        "choose each method's learning rate by pilot runs",
-        "Give every method of a table the same number of pilot runs, scored on held-out training images, and write "
-        "what was tried and chosen to reproduce/PAPER/tuned/SCALE.csv. Resumes after an interruption.",
-        "fedrepro tune fedmlb/table2_local_objectives --scale cpu",
         _tune,
+        "choose each method's learning rate by pilot runs",
+        "fedrepro tune fedmlb/table2_local_objectives --scale cpu",
     ),
     "evidence": (
-        "train the evidence list for as long as a budget lasts",
-        "Work through reproduce/evidence.toml from top to bottom; runs in the store or in the committed record "
-        "are not trained again. At the end, write tables, figures, verdicts and records.",
-        "nice -n 19 fedrepro evidence --budget 150m",
         _evidence,
+        "train the evidence list for as long as a budget lasts",
+        "nice -n 19 fedrepro evidence --budget 150m",
     ),
-    "papers": (
-        "list the papers, their tables and figures",
-        "List the papers, their tables and figures.",
-        "fedrepro papers",
-        lambda papers: None,
-    ),
-    "report": (
-        "build results/index.html, an overview, and a page per paper",
-        "Build index.html in the results folder from the records there: a static page, no server needed.",
-        "fedrepro report",
-        _report,
-    ),
+    "papers": (_papers, "list the papers, their tables and figures", "fedrepro papers"),
+    "report": (_report, "build results/index.html, an overview, and a page per paper", "fedrepro report"),
     "verify": (
-        "check committed results against their record, and train some runs again",
-        "Check that every file of the tables exists and every cell of the CSV files follows from the record beside "
-        "them (runs.json, rounds.csv.gz, manifest.json); with --sample, train some recorded runs again and compare "
-        "digests. Exit code 1 if anything differs.",
-        "fedrepro verify results/ --sample 3 --seed 0",
         _verify,
+        "check committed results against their record, and train some runs again",
+        "fedrepro verify results/ --sample 3 --seed 0",
     ),
-    "lab": (
-        "open the notebooks in JupyterLab",
-        "Open the notebooks in JupyterLab: those of the clone, or a copy of them in the folder notebooks.",
-        "fedrepro lab --class ada",
-        lab_options,
-    ),
-    "bench": (
-        "measure speed as ratios to a bare PyTorch loop",
-        "Measure speed as ratios to a bare PyTorch loop on this machine.",
-        "fedrepro bench --quick",
-        _bench,
-    ),
+    "lab": (lab_options, "open the notebooks in JupyterLab", "fedrepro lab --class ada"),
+    "bench": (_bench, "measure speed as ratios to a bare PyTorch loop", "fedrepro bench --quick"),
 }
 
 
@@ -217,8 +196,8 @@ def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = Parser(prog="fedrepro", description="Federated-learning papers, reproduced: train, sweep, inspect.")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
-    for name, (summary, description, example, options) in COMMANDS.items():
-        options(commands.add_parser(name, help=summary, description=description, epilog=f"example: {example}"))
+    for name, (options, summary, example) in COMMANDS.items():
+        options(commands.add_parser(name, help=summary, description=options.__doc__, epilog=f"example: {example}"))
     return top
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import os
 import signal
 import sys
@@ -44,7 +43,7 @@ def _progress(total: int, unit: str, quiet: bool) -> Any:
     return tqdm(total=total, unit=unit, disable=quiet or not sys.stderr.isatty(), file=sys.stderr, leave=False)
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     from fedrepro import train
     from fedrepro.simulation.ledger import MIB
 
@@ -67,7 +66,6 @@ def run(args: Namespace) -> int:
         done = f"{last['round']} round{'s' * (last['round'] > 1)}"
         print(f"{described.method} on {described.data}: accuracy {last['accuracy']:.4f} after {done}")
         print(f"run {described.id}  digest {result.digest[:16]}" + (f"  kept in {args.store}" if args.store else ""))
-    return 0
 
 
 def _grid(args: Namespace) -> list[Run]:
@@ -91,8 +89,9 @@ def _grid(args: Namespace) -> list[Run]:
     return runs
 
 
-def sweep(args: Namespace) -> int:
+def sweep(args: Namespace) -> None:
     from fedrepro import sweep as train_all
+    from fedrepro.simulation.store import read_result
 
     runs = _grid(args)
     with _progress(len({r.id for r in runs}), "run", args.json) as bar:
@@ -103,34 +102,19 @@ def sweep(args: Namespace) -> int:
                 print(f"done {finished.id}  {finished.method}  seed {finished.seed}", flush=True)
 
         digests = train_all(runs, store=args.store, workers=args.workers, device=args.device, progress=show)
-    table = _sweep_table(runs, args.store, digests)
+    table = []
+    for r in {r.id: r for r in runs}.values():
+        last = read_result(Path(args.store) / r.id)[1][-1]
+        fields = {name: getattr(r, name) for name in ("method", "hp", "data", "split", "seed")}
+        scores = {name: last[name] for name in ("accuracy", "loss")}
+        table.append({"run": r.id, **fields, **scores, "digest": digests[r.id]})
     _print_json(table) if args.json else print(_columns(table))
-    return 0
 
 
 def _print_json(value: Any) -> None:
     """In one line; JSON has no NaN, so numbers that are not finite become null."""
-
-    def strict(item: Any) -> Any:
-        if isinstance(item, dict):
-            return {k: strict(v) for k, v in item.items()}
-        if isinstance(item, list):
-            return [strict(v) for v in item]
-        return None if isinstance(item, float) and not math.isfinite(item) else item
-
-    print(json.dumps(strict(value), allow_nan=False))
-
-
-def _sweep_table(runs: list[Run], store: str, digests: dict[str, str]) -> list[dict[str, Any]]:
-    from fedrepro.simulation.store import read_result
-
-    table = []
-    for r in {r.id: r for r in runs}.values():
-        last = read_result(Path(store) / r.id)[1][-1]
-        fields = {name: getattr(r, name) for name in ("method", "hp", "data", "split", "seed")}
-        scores = {name: last[name] for name in ("accuracy", "loss")}
-        table.append({"run": r.id, **fields, **scores, "digest": digests[r.id]})
-    return table
+    finite = json.loads(json.dumps(value), parse_constant=lambda name: None)
+    print(json.dumps(finite))
 
 
 def _cell(value: Any) -> str:
@@ -149,11 +133,10 @@ def _columns(table: list[dict[str, Any]]) -> str:
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def methods(args: Namespace) -> int:
+def methods(args: Namespace) -> None:
     from fedrepro.methods import describe
 
     print(json.dumps(describe()) if args.json else _columns(describe()))
-    return 0
 
 
 def data(args: Namespace) -> int:
@@ -195,18 +178,16 @@ def evidence(args: Namespace) -> int:
     return campaign.main(args.budget, args.status, args.workers)
 
 
-def papers(args: Namespace) -> int:
+def papers(args: Namespace) -> None:
     from fedrepro.evidence import spec
 
     print(_columns([{"paper": p, "table": t.name, "title": t.title} for p in spec.papers() for t in spec.tables(p)]))
-    return 0
 
 
-def report(args: Namespace) -> int:
+def report(args: Namespace) -> None:
     from fedrepro.evidence import page
 
     print(f"wrote {page.build(folders.results(args.folder), say=print)}")
-    return 0
 
 
 def verify(args: Namespace) -> int:
@@ -215,11 +196,10 @@ def verify(args: Namespace) -> int:
     return checks.main(str(folders.results(args.folder)), args.sample, args.seed, args.workers)
 
 
-def lab(args: Namespace) -> int:
+def lab(args: Namespace) -> None:
     from fedrepro.lessons import lab as notebooks
 
     notebooks.open_notebooks(args)
-    return 0
 
 
 def bench(args: Namespace) -> int:
@@ -269,7 +249,7 @@ def main(argv: list[str] | None = None) -> int:
         with _terminable():
             if "engine" in args:
                 _choose_engine(args)
-            return globals()[args.command](args)
+            return globals()[args.command](args) or 0
     except (BadInput, Failure) as error:
         return _say(error, 2 if isinstance(error, BadInput) else 1)
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe

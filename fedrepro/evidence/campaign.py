@@ -21,7 +21,6 @@ from fedrepro.evidence.study import Plan, committed, in_order, results_folder, r
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import count_workers
-from fedrepro.simulation.store import read_result
 from fedrepro.simulation.sweep import sweep
 
 LIST = spec.REPRODUCE / "evidence.toml"
@@ -93,15 +92,16 @@ def seconds(text: str) -> float:
 
 
 def is_done(item: Item, run: Run, store: Path) -> bool:
-    return (store / run.id / "result.json").exists() or item.committed.has(run)
+    return Known(store, item.committed).has(run)
 
 
 def hours_left(item: Item, store: Path, counted: set[str]) -> float:
     """CPU hours of its runs and pilots that are not counted yet: the estimate per run, averaged with the times of its
     finished runs."""
-    here = [run for run in item.runs() if (store / run.id / "result.json").exists()]
-    taken = sum(read_result(store / run.id)[0]["wall_time"] for run in here) / 60
-    pilots = {p.run.id for p in item.pilots() if not (store / p.run.id / "result.json").exists()} - counted
+    known = Known(store, item.committed)
+    here = [run for run in item.runs() if known.stored(run)]
+    taken = sum(known.summary(run)["wall_time"] for run in here) / 60
+    pilots = {pilot.run.id for pilot in item.pilots() if not known.stored(pilot.run)} - counted
     runs = {run.id for run in item.todo(store)} - counted
     counted |= pilots | runs
     rule = spec.find(item.table).tune
@@ -194,8 +194,9 @@ def write(items: list[Item], store: Path, draw: bool = True) -> int:
         plan = Plan(table, scale, seeds)
         folder, known = results_folder() / scale / plan.table.paper, Known(store, committed(scale, plan.table.paper))
         try:
-            study = driver.make(plan, known, folder) if draw else driver.judged(plan, known)
-            written.setdefault(folder, []).append(study)
+            if draw:
+                driver.execute(plan, folder)
+            written.setdefault(folder, []).append(driver.judged(plan, known))
             if draw:
                 print(f"{table} at {scale} scale: written", flush=True)
         except Exception as error:  # another table may still be written

@@ -108,11 +108,8 @@ class Comparison:
             return ["one seed"] * (len(self.methods) - 1)
         ahead = scores.iloc[0].to_numpy() - scores.iloc[1:].to_numpy()
         mean, error = ahead.mean(1), ahead.std(1, ddof=1) / np.sqrt(len(self.seeds))
-        freedom = np.full(len(mean), len(self.seeds) - 1)
-        better, worse = (
-            decide(mean, error, freedom, np.full(len(mean), low), np.full(len(mean), high))[2] == "opposite"
-            for low, high in ((-np.inf, 0.0), (0.0, np.inf))
-        )
+        regions = ((-np.inf, 0.0), (0.0, np.inf))
+        better, worse = (decide(mean, error, len(self.seeds) - 1, *region)[2] == "opposite" for region in regions)
         return np.select([better, worse], ["better", "worse"], "undecided").tolist()
 
     def figure(self) -> Figure:

@@ -5,7 +5,7 @@ comparison with their weights, the runs of these cells, and the same difference 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,7 +129,7 @@ def measured(study: Study, claim: Claim, untrained: Untrained | None = None) -> 
         found = verdict.judge(claim, study.values, study.scale, *known[1:], untrained=untrained)
     if not found.effects:
         return []
-    made = _made(claim, verdict.parts_of(claim, *known, untrained))
+    made = [(part, one) for part in verdict.parts_of(claim, *known, untrained) for one in part.made]
     return [_contrast(claim, *one, effect) for one, effect in zip(made, found.effects, strict=True)]
 
 
@@ -155,19 +155,15 @@ def _of_values(plan: Plan, claim: Claim, values: pd.DataFrame) -> list[Contrast]
         return []
     values = values.drop_duplicates([*plan.axes, "measure"])
     parts = verdict.parts_of(claim, values, plan.axes, plan.measures, plan.table.reported_rows())
-    return [_contrast(claim, *one) for one in _made(claim, parts)]
-
-
-def _made(claim: Claim, parts: Sequence[Part]) -> list[tuple[Part, Comparison]]:
-    return [(part, comparison) for part in parts for comparison in part.made]
+    return [_contrast(claim, part, one) for part in parts for one in part.made]
 
 
 def _contrast(claim: Claim, part: Part, made: Comparison, effect: Effect | None = None) -> Contrast:
     assert part.cells is not None
     weights = {}
-    for i in [int(i) for i in made.used.nonzero()[0]]:
+    for i in made.used.nonzero()[0].tolist():
         labels = tuple((axis, str(part.cells.labels.loc[i, axis])) for axis in part.cells.axes)
-        weights[labels] = float("nan") if made.weights is None else float(made.weights[i])
+        weights[labels] = math.nan if made.weights is None else float(made.weights[i])
     number = float(made.numbers.mean()) if effect is None else effect.mean
     return Contrast(claim, part.statement, part.measure, weights, made.what, made.unit, number, effect)
 

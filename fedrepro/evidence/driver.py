@@ -36,14 +36,16 @@ def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, 
             started = time.monotonic()
             try:
                 sweep([run for run in plan.runs() if run.id in todo], store=known.store, workers=workers)
-                studies.append(make(plan, known, folder, workers))
+                execute(plan, folder, workers)
+                studies.append(judged(plan, known))
                 say(f"{plan.table.name}: done in {time.monotonic() - started:.0f} s")
             except Exception as error:
                 failures.append(plan.table.name)
                 say(f"{plan.table.name}: FAILED: {short(error)}")
     if studies:
         tables.write(folder, in_order([*others, *studies]))
-        print(*_summary(studies, known), f"results in {_shown(folder)}; what is committed stays as it is", sep="\n")
+        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+        print(*_summary(studies, known), f"results in {shown}; what is committed stays as it is", sep="\n")
     if failures:
         print(f"FAILED: {', '.join(failures)}", file=sys.stderr)
     return 1 if failures else 0
@@ -73,12 +75,6 @@ def notebook(plan: Plan) -> Path:
     return spec.NOTEBOOKS / plan.table.paper / f"{plan.table.name}.ipynb"
 
 
-def make(plan: Plan, known: Known, folder: Path, workers: int | None = None) -> Study:
-    """Execute a table's notebook, judge its claims -> the study, ready to be written."""
-    execute(plan, folder, workers)
-    return judged(plan, known)
-
-
 def judged(plan: Plan, known: Known) -> Study:
     """The study of a plan, with its claims judged: errors appear here."""
     study = Study(plan.loaded, plan.scale, plan.seeds, known)
@@ -97,8 +93,7 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     given = {"table": plan.name, "scale": plan.scale, "seeds": plan.seeds, "workers": workers, "fresh": False}
     given |= {"missing": "leave", "save": str(folder.relative_to(results_folder()))}
     source = notebook(plan)
-    known = papermill.inspect_notebook(str(source))
-    if unknown := set(given) - set(known):
+    if unknown := set(given) - set(papermill.inspect_notebook(str(source))):
         raise BadInput(f"{source.name}: its parameters cell lacks {', '.join(sorted(unknown))}")
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.update(in_kernels() | kernels.chosen())
@@ -133,8 +128,7 @@ def _tidy(executed) -> None:
             cell.outputs = _joined(cell.outputs)
         for output in cell.get("outputs", []):
             if output.output_type == "stream":
-                lines = [line.rsplit("\r", 1)[-1] for line in output.text.split("\n")]
-                output.text = "\n".join(lines)
+                output.text = "\n".join(line.rsplit("\r", 1)[-1] for line in output.text.split("\n"))
             elif page := output.get("data", {}).get("text/html"):
                 plain = ADDRESS.sub("", output.data["text/plain"])
                 output.data |= {"text/html": STYLED.sub(named, page), "text/plain": plain}
@@ -206,10 +200,6 @@ def _compared(studies: list[Study], known: Known) -> list[str]:
 
 def _listed(counts: Counter) -> str:
     return ", ".join(f"{number} {word}" for word, number in counts.most_common()) or "none judged"
-
-
-def _shown(folder: Path) -> Path:
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def short(error: Exception) -> str:

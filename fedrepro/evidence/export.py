@@ -21,7 +21,6 @@ math[display=block] { margin: .8em 0; font-size: 1.1em; }
 .jp-RenderedHTMLCommon, .jp-OutputArea-output { overflow-x: auto; }
 </style>
 {%- endblock -%}"""
-ENVIRONMENTS = {"equation": ""}  # display environments unknown to latex2mathml
 
 
 def _exporter():
@@ -38,8 +37,8 @@ def _exporter():
             return mathml(body, "inline")
 
         def latex_environment(self, name: str, body: str) -> str:
-            inner = ENVIRONMENTS.get(name.rstrip("*"), name)
-            return mathml(rf"\begin{{{inner}}}{body}\end{{{inner}}}" if inner else body, "block")
+            unknown = name.rstrip("*") == "equation"  # to latex2mathml
+            return mathml(body if unknown else rf"\begin{{{name}}}{body}\end{{{name}}}", "block")
 
     class Exporter(HTMLExporter):
         @pass_context

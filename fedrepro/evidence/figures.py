@@ -31,6 +31,7 @@ LABELS = {
     "round_time": "time of a round (s)",
 }
 IN_MIB = {"bytes", "paper_bytes"}  # columns shown in MiB
+Panels = str | list[str] | None  # the axes that have a panel for every combination of their labels
 
 
 def style() -> None:
@@ -81,8 +82,8 @@ def curves(
     x: str = "round",
     y: str = "accuracy",
     hue: str = "method",
-    col: str | list[str] | None = None,
-    row: str | list[str] | None = None,
+    col: Panels = None,
+    row: Panels = None,
     where: dict | None = None,
 ):
     """Mean over seeds of a column along rounds, time or traffic, of the cells `where`; the band is the 95% interval.
@@ -108,7 +109,7 @@ def curves(
     return figure
 
 
-def _combinations(study: Study, axes: str | list[str] | None) -> list[dict[str, str]]:
+def _combinations(study: Study, axes: Panels) -> list[dict[str, str]]:
     """Every combination of the labels of these axes; without axes, a single empty one."""
     keys = [axes] if isinstance(axes, str) else axes or []
     return [dict(zip(keys, labels, strict=True)) for labels in itertools.product(*(study.axes[key] for key in keys))]
@@ -116,44 +117,37 @@ def _combinations(study: Study, axes: str | list[str] | None) -> list[dict[str, 
 
 def titled(study: Study, labels: dict[str, str]) -> str:
     """Labels as a title; numbers with the name of their axis."""
-    named = {axis: f"{axis_name(study, axis)} = {label}" for axis, label in labels.items()}
     numeric = {axis: label.replace(".", "", 1).isdigit() for axis, label in labels.items()}
-    return ", ".join(named[axis] if numeric[axis] else label for axis, label in labels.items())
+    return ", ".join(f"{axis_name(study, a)} = {label}" if numeric[a] else label for a, label in labels.items())
 
 
-def _panels(study: Study, measures: list[str] | None, col: str | list[str] | None) -> tuple[plt.Figure, list[tuple]]:
-    """A panel for each measure, at most three per row; with several labels of `col`, one row per measure
-    -> the figure, and (measure, labels, axes) of every panel."""
+def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | None, col: Panels, draw):
+    """`draw(values, panel)` for each measure (and label of `col`); labels with units, one legend, the note.
+
+    At most three panels per row; with several labels of `col`, one row per measure."""
+    style()
     names, labels = measures or list(study.measures), _combinations(study, col)
     columns = len(labels) if len(labels) > 1 else min(len(names), 3)
     rows = -(-len(names) * len(labels) // columns)
     size, shared = (1.5 + 5 * columns, 4.4 * rows), "row" if len(labels) > 1 else False
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=shared)
-    panels = list(itertools.product(names, labels))
-    for unused in axes.flat[len(panels) :]:
-        unused.remove()
-    return figure, [(*shown, panel) for shown, panel in zip(panels, axes.flat, strict=False)]
-
-
-def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | None, col: str | list[str] | None, draw):
-    """`draw(values, panel)` for each measure (and label of `col`); labels with units, one legend, the note."""
-    style()
-    figure, panels = _panels(study, measures, col)
-    for name, labels, panel in panels:
-        draw(select(study.of(name), labels), panel)
+    shown = list(itertools.product(names, labels))
+    panels, unused = axes.flat[: len(shown)], axes.flat[len(shown) :]
+    for panel in unused:
+        panel.remove()
+    for (name, at), panel in zip(shown, panels, strict=True):
+        draw(select(study.of(name), at), panel)
         height = textwrap.fill(with_unit(study, name), 36)
-        panel.set(xlabel=axis_name(study, x), ylabel=height, title=titled(study, labels))
+        panel.set(xlabel=axis_name(study, x), ylabel=height, title=titled(study, at))
     if hue:
-        one_legend(figure, [panel for *_, panel in panels], axis_name(study, hue))
+        one_legend(figure, panels, axis_name(study, hue))
     else:
         figure.tight_layout()
-    note(study, figure, [name for name, *_ in panels])
+    note(study, figure, names)
     return figure
 
 
-def over(
-    study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | list[str] | None = None
-):
+def over(study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: Panels = None):
     """Each measure over an axis: points with 95% intervals, one panel per measure (and label of `col`)."""
     groups = len(study.axes[hue]) if hue else 1
 
@@ -167,9 +161,7 @@ def over(
     return _by_measure(study, x, measures, hue, col, draw)
 
 
-def bars(
-    study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: str | list[str] | None = None
-):
+def bars(study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: Panels = None):
     """Each measure as bars over an axis; a bar that is missing did not reach its target."""
 
     def draw(values, panel):
@@ -247,12 +239,11 @@ def _reported(study: Study, names: Table, measure: str, rows: list[str], columns
 def _grid(study: Study, values: pd.DataFrame, rows: list[str], axes: dict, columns: str) -> pd.DataFrame:
     """The values by the axes `rows`, as far as the values have them, and by the axis `columns`."""
     known = [key for key in rows if key in values]
-    names = " and\n".join(axis_name(study, key) for key in known)
     order = [" ".join(labels) for labels in itertools.product(*(axes[key] for key in known))]
     values = values.assign(row=[" ".join(labels) for labels in values[known].to_numpy()])
     table = values.pivot_table(index="row", columns=columns, values="value").astype(float)
-    here = [row for row in order if row in table.index], [label for label in axes[columns] if label in table]
-    return table.reindex(index=here[0], columns=here[1]).rename_axis(index=names)
+    here, across = [row for row in order if row in table.index], [label for label in axes[columns] if label in table]
+    return table.loc[here, across].rename_axis(index=" and\n".join(axis_name(study, key) for key in known))
 
 
 def _frame(panel, table: pd.DataFrame, cells: pd.Series) -> None:
@@ -264,25 +255,19 @@ def _frame(panel, table: pd.DataFrame, cells: pd.Series) -> None:
             panel.add_patch(plt.Rectangle((x, y), 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
 
 
-def _partition(study: Study, clients: int) -> pd.DataFrame:
+def split(study: Study, clients: int = 12):
     """How many samples of each class the first clients of the first cell hold."""
+    style()
     run = study.cells[0].run(study.seeds[0])
     data = load(run.data)
     options = {"samples": run.samples, "share": run.share or 1.0, "writers": data.writers}
     parts = partition(run.split, data.train_y, run.clients, seed=run.seed, **options)
-    counts = parts.label_counts(data.train_y, data.classes)[:clients].numpy()
-    return pd.DataFrame(counts, index=pd.Index(range(len(counts)), name="client"))
-
-
-def split(study: Study, clients: int = 12):
-    """How the classes are divided among the first clients."""
-    style()
-    if (counts := _partition(study, clients)).shape[1] > 20:
-        starts = range(0, counts.shape[1], 10)
+    counts = pd.DataFrame(parts.label_counts(data.train_y, data.classes)[:clients].numpy())
+    if data.classes > 20:
+        starts = range(0, data.classes, 10)
         counts = pd.DataFrame({f"{c}-{c + 9}": counts.loc[:, c : c + 9].sum(axis=1) for c in starts})
     figure, panel = plt.subplots(figsize=(9, 4.2))
     sns.heatmap(counts, annot=True, fmt="d", cmap="rocket_r", ax=panel, cbar_kws={"label": "samples"})
-    run = study.cells[0].run(study.seeds[0])
     title = f"{run.data.partition(':')[0]}, split {run.split}: samples of each class"
     panel.set(title=title, xlabel="class", ylabel="client")
     figure.tight_layout()

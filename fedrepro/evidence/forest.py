@@ -19,6 +19,7 @@ from fedrepro.evidence.verdict import Effect
 
 WIDTH, HEIGHT, EDGE = 320, 22, 16  # of a row's drawing; what lies beyond the axis has an arrow in the edge
 WORDS = {"holds": "as claimed", "opposite": "opposite", "open": "undecided", "one seed": "one seed", "": "not judged"}
+VERDICTS = {**{state: state for state in WORDS}, "open": "undecided", "": "not testable"}  # states of verdicts
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,11 @@ class Row:
         if len(plus) != 1 or len(minus) != 1:
             return None
         differing = [axis for axis in plus[0] if plus[0][axis] != minus[0][axis]]
-        if len(differing) != 1 or not _sets_method(self.study, differing[0]):
+        if len(differing) != 1:
             return None
-        return differing[0], plus[0][differing[0]], minus[0][differing[0]]
+        (axis,) = differing
+        sets_method = any("method" in fields for fields in self.study.table.axis[axis].labels.values())
+        return (axis, plus[0][axis], minus[0][axis]) if sets_method else None
 
     @property
     def place(self) -> list[str]:
@@ -61,18 +64,13 @@ class Row:
     @property
     def name(self) -> str:
         """DFL − FedAvg, CIFAR-10"""
-        pair = self.pair
-        return ", ".join([f"{pair[1]} − {pair[2]}", *self.place]) if pair else self.contrast.what
+        return ", ".join([" − ".join(self.pair[1:]), *self.place]) if self.pair else self.contrast.what
 
     @property
     def against_reference(self) -> bool:
         """Whether it says by how much a method is ahead of the table's reference, usually FedAvg."""
         rule, (_, minus) = self.study.table.gate, self.contrast.sides
         return rule is not None and self.pair is not None and all(rule.is_reference(cell) for cell in minus)
-
-
-def _sets_method(study: Study, axis: str) -> bool:
-    return any("method" in fields for fields in study.table.axis[axis].labels.values())
 
 
 def rows(study: Study) -> list[Row]:
@@ -109,7 +107,7 @@ def plot(found: Sequence[tuple[Row, str]]) -> str:
         for name in ("comparison", "scale", "difference in accuracy, points", "ours ± 95%", "paper", "found")
     )
     parts = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody><tfoot>{foot}</tfoot>"
-    return f'<table class="forest">{parts}</table>{LEGEND}'
+    return f'<table class="forest">{parts}</table><p class="key soft">{SAMPLES}</p>'
 
 
 def _sample(shapes: str, words: str) -> str:
@@ -117,31 +115,27 @@ def _sample(shapes: str, words: str) -> str:
 
 
 LINE, CIRCLE = '<path class="ours" d="M4 7H36"/>', '<circle class="ours{}" cx="20" cy="7" r="4.5"/>'
-LEGEND = "".join(
-    (
-        '<p class="key soft">',
-        _sample(LINE + CIRCLE.format(""), "ours, trained"),
-        _sample(LINE + CIRCLE.format(" hollow"), "ours, before the reference is trained: not judged"),
-        _sample('<path class="theirs" d="M20 1.5L25.5 7L20 12.5L14.5 7Z"/>', "the paper, at its own scale"),
-        "</p>",
-    )
+SAMPLES = (
+    _sample(LINE + CIRCLE.format(""), "ours, trained")
+    + _sample(LINE + CIRCLE.format(" hollow"), "ours, before the reference is trained: not judged")
+    + _sample('<path class="theirs" d="M20 1.5L25.5 7L20 12.5L14.5 7Z"/>', "the paper, at its own scale")
 )
 
 
 def _row(row: Row, low: float, high: float, ticks: Sequence[float], page: str) -> str:
     one, effect, scale = row.contrast, row.effect, row.study.scale
-    ours, theirs, state = one.shown(effect.mean, effect.half), one.shown(row.paper or 0.0), row.state
+    ours, theirs = one.shown(effect.mean, effect.half), one.shown(row.paper or 0.0)
     said = f"ours {ours}" + ("" if row.paper is None else f", the paper {theirs}")
     ours, theirs = ours.removesuffix(" points"), "–" if row.paper is None else theirs.removesuffix(" points")
-    name = {"open": "undecided", "": "not testable"}.get(state, state)
     runs = f"{page}#runs-{'.'.join(row.runs)}"
     claim = f"{page}#{row.claims[0]}-{scale}"
     where = escape(f"{row.study.table.title.partition(': ')[0]}, {one.measure.name}; {', '.join(row.claims)}")
+    verdict = VERDICTS[row.state]
     return (
         f'<tr><th scope="row"><a href="{escape(claim)}">{escape(row.name)}</a><small>{where}</small></th>'
         f'<td><span class="scale">{scale}</span></td><td>{_drawing(row, low, high, ticks, said)}</td>'
         f'<td><a href="{escape(runs)}">{escape(ours)}</a></td><td>{escape(theirs)}</td>'
-        f'<td class="{css_class(name)}"><b>{mark(name)}{WORDS[state]}</b></td></tr>'
+        f'<td class="{css_class(verdict)}"><b>{mark(verdict)}{WORDS[row.state]}</b></td></tr>'
     )
 
 
@@ -153,8 +147,7 @@ def _drawing(row: Row, low: float, high: float, ticks: Sequence[float], said: st
     )
     left, right = _at(mean - half, low, high), _at(mean + half, low, high)
     line = f'<path class="ours" d="M{left:.1f} {middle}H{right:.1f}"/>' if half else ""
-    hollow = "" if row.judged else " hollow"
-    point = _point(mean, low, high, f'class="ours{hollow}"', round_=True)
+    point = _point(mean, low, high, f'class="ours{"" if row.judged else " hollow"}"', round_=True)
     theirs = "" if row.paper is None else _point(row.paper * times, low, high, 'class="theirs"', round_=False)
     title = f"<title>{escape(row.name)}: {escape(said)}</title>"
     return f'<svg class="row" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{title}{grid}{theirs}{line}{point}</svg>'

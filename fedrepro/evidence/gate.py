@@ -53,11 +53,8 @@ class Gate:
     def words(self) -> str:
         """`trained (0.47 of 0.61, flat)`, or what is missing."""
         state = "trained" if self.passed else "not trained yet"
-        return f"{state} ({self.accuracy:.2f} of {self.central:.2f}, {self.slope})"
-
-    @property
-    def slope(self) -> str:
-        return "still rising" if self.rise > self.rule.rise else "flat"
+        slope = "still rising" if self.rise > self.rule.rise else "flat"
+        return f"{state} ({self.accuracy:.2f} of {self.central:.2f}, {slope})"
 
 
 def central(run: Run, epochs: int) -> Run:

@@ -29,39 +29,29 @@ class Forked(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         if LAUNCHER not in cmd:
             return await super().launch_kernel(cmd, **kwargs)
-        server = multiprocessing.get_context("forkserver")
-        server.set_forkserver_preload(PACKAGES)
+        multiprocessing.get_context("forkserver").set_forkserver_preload(PACKAGES)
         arguments = cmd[cmd.index(LAUNCHER) + 1 :]
-        process = server.Process(target=_serve, args=(arguments, kwargs.get("cwd"), kwargs["env"]))
+        process = _Kernel(target=_serve, args=(arguments, kwargs.get("cwd"), kwargs["env"]))
         process.start()
-        self.process = _Handle(process)  # pyright: ignore[reportAttributeAccessIssue] - all that is used of a Popen
+        self.process = process  # pyright: ignore[reportAttributeAccessIssue] - all that is used of a Popen
         self.pid = self.pgid = process.pid
         return self.connection_info
 
 
-class _Handle:
-    """The process, with the methods of a Popen that a provisioner calls."""
+class _Kernel(ForkServerProcess):
+    """A process with the methods of a Popen that a provisioner calls."""
 
     stdin = stdout = stderr = None
 
-    def __init__(self, process: ForkServerProcess):
-        self._process = process
-
     def poll(self) -> int | None:
-        return self._process.exitcode
+        return self.exitcode
 
     def wait(self) -> int | None:
-        self._process.join()
-        return self._process.exitcode
+        self.join()
+        return self.exitcode
 
     def send_signal(self, number: int) -> None:
-        os.kill(self._process.pid or 0, number)
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def terminate(self) -> None:
-        self._process.terminate()
+        os.kill(self.pid or 0, number)
 
 
 def _serve(arguments: list[str], folder: str | None, environment: dict[str, str]) -> None:

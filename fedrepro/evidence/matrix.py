@@ -3,32 +3,27 @@
 from collections.abc import Sequence
 from html import escape
 
-from fedrepro.evidence.forest import Row
+from fedrepro.evidence.forest import VERDICTS, Row
 from fedrepro.evidence.fragments import css_class, mark
 
 
 def table(rows: Sequence[Row]) -> str:
     """Differences in accuracy with their interval and state, each linked to its runs."""
-    pairs = [(row, row.pair) for row in rows if row.pair]
-    if not pairs:
-        return ""
-    baselines = list(dict.fromkeys(pair[2] for _, pair in pairs if pair))
-    lines: dict[tuple, dict[str, Row]] = {}
-    for row, pair in pairs:
+    lines: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row, pair in [(row, row.pair) for row in rows]:
         if pair:
-            lines.setdefault(_line(row, pair[1]), {})[pair[2]] = row
+            title = row.study.table.title.partition(": ")[0].partition(", ")[2]
+            where = ", ".join([title, *row.place, row.contrast.measure.name])
+            lines.setdefault((pair[1], where, row.study.scale), {})[pair[2]] = row
+    if not lines:
+        return ""
+    baselines = list(dict.fromkeys(row.pair[2] for row in rows if row.pair))
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in baselines)
     body = "".join(_row(key, cells, baselines) for key, cells in lines.items())
     return (
         '<div class="scroll" tabindex="0"><table class="matrix"><thead><tr><th scope="col">method minus baseline</th>'
         f'<th scope="col">scale</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
-
-
-def _line(row: Row, method: str) -> tuple[str, str, str]:
-    """Method, where, scale."""
-    title = row.study.table.title.partition(": ")[0].partition(", ")[2]
-    return method, ", ".join([title, *row.place, row.contrast.measure.name]), row.study.scale
 
 
 def _row(key: tuple[str, str, str], cells: dict[str, Row], baselines: Sequence[str]) -> str:
@@ -41,11 +36,11 @@ def _row(key: tuple[str, str, str], cells: dict[str, Row], baselines: Sequence[s
 def _cell(row: Row | None) -> str:
     if row is None:
         return "<td></td>"
-    state = {"open": "undecided", "": "not testable"}.get(row.state, row.state)
     shown = escape(row.contrast.shown(row.effect.mean, row.effect.half))
     runs = escape(f"#runs-{'.'.join(row.runs)}")
-    words = "not judged: the reference is not trained yet" if not row.state else state
+    verdict = VERDICTS[row.state]
+    words = verdict if row.judged else "not judged: the reference is not trained yet"
     return (
-        f'<td class="{css_class(state)}"><a href="{runs}">{shown.removesuffix(" points")}</a> '
-        f'<b title="{words}" aria-label="{words}">{mark(state).strip()}</b></td>'
+        f'<td class="{css_class(verdict)}"><a href="{runs}">{shown.removesuffix(" points")}</a> '
+        f'<b title="{words}" aria-label="{words}">{mark(verdict).strip()}</b></td>'
     )

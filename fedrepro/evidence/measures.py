@@ -18,7 +18,6 @@ ACCURACIES = ("accuracy", "ema_accuracy", "personal_accuracy")
 LEARNED = (*ACCURACIES, "loss")  # columns that depend on training
 
 
-@dataclass(frozen=True, kw_only=True)
 class Measure(Tagged):
     """`[[measure]]`"""
 
@@ -67,7 +66,6 @@ class Best(Measure, kind="best"):
         return float(np.nanmax(_column(rounds, self.column))) * self.times
 
 
-@dataclass(frozen=True, kw_only=True)
 class Mean(Measure, kind="mean"):
     window: int | None = None  # number of last rounds; default: all
 
@@ -75,7 +73,6 @@ class Mean(Measure, kind="mean"):
         return float(_tail(rounds, self.column, self.window).mean()) * self.times
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stability(Measure, kind="stability"):
     window: int
 
@@ -83,7 +80,6 @@ class Stability(Measure, kind="stability"):
         return metrics.stability(_tail(rounds, self.column, self.window)) * self.times
 
 
-@dataclass(frozen=True, kw_only=True)
 class AtRound(Measure, kind="at_round"):
     round: int
 
@@ -91,7 +87,6 @@ class AtRound(Measure, kind="at_round"):
         return _last(_column(rounds, self.column)[_column(rounds, "round") <= self.round]) * self.times
 
 
-@dataclass(frozen=True, kw_only=True)
 class Gain(AtRound, kind="gain"):
     """From that round to the last."""
 
@@ -114,7 +109,6 @@ class Target:
     target: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToTarget(Measure, kind="to_target"):
     target: float = NAN
     targets: list[Target] = field(default_factory=list)  # the first that applies overrides `target`
@@ -140,7 +134,6 @@ class ToTarget(Measure, kind="to_target"):
         return True
 
 
-@dataclass(frozen=True, kw_only=True)
 class WithinBudget(Measure, kind="within_budget"):
     spend: str  # the column that is limited
     budget: str  # with its unit: "50 GiB"

@@ -5,6 +5,7 @@ What has not been measured reads "not run yet"; `[[text || otherwise]]` is the t
 first paragraph below the title is the headline of the report.
 """
 
+import inspect
 import re
 import shlex
 from collections import Counter
@@ -34,10 +35,13 @@ SHORT = {
     "one seed": "with one seed only",
     "not testable": "not testable here",
 }
+KINDS = ("measured", "reported", "effect", "verdict", "reason", "gate", "counts", "runs", "seeds")  # methods of Filler
+MISSING = {"runs": "no run yet", "counts": "no claim is judged yet"}  # in place of "not run yet"
 PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.S)
 PART = re.compile(r"\[\[(.*?)\]\]", re.S)
 Studies = Mapping[str, Mapping[str, Study]]  # by scale and table
-Given = dict[str, str]
+Labels = dict[str, str]  # by axis
+Given = str | None  # an optional key
 
 
 def headline(text: str) -> str:
@@ -47,7 +51,7 @@ def headline(text: str) -> str:
 
 
 class Filler:
-    """What the placeholders of one paper's note stand for."""
+    """What the placeholders of one paper's note stand for: one method per kind, whose arguments are its keys."""
 
     def __init__(self, tables: Sequence[Table], studies: Studies):
         self.studies, self.tables = studies, {table.name: table for table in tables}
@@ -88,15 +92,17 @@ class Filler:
             kind, *words = shlex.split(content) or [""]
         except ValueError as error:
             raise BadInput(f"{error}; put values with blanks in double quotes") from None
-        function, needed, optional, labelled = KINDS[choose("placeholder", kind, KINDS)]
+        function = getattr(self, choose("placeholder", kind, KINDS))
         given = dict(self._pair(word) for word in words)
+        keys = inspect.signature(function).parameters
+        needed = [key for key, one in keys.items() if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
         for key in needed:
             if key not in given:
                 raise BadInput(f"{key}: is missing; needed: {', '.join(needed)}")
-        labels = {key: value for key, value in given.items() if key not in (*needed, *optional)}
-        if labels and not labelled:
-            raise BadInput(f"{next(iter(labels))}: is not a key; allowed: {', '.join((*needed, *optional))}")
-        found = function(self, given, labels)
+        unknown = [key for key in given if key not in keys]
+        if unknown and "labels" not in keys:
+            raise BadInput(f"{unknown[0]}: is not a key; allowed: {', '.join(keys)}")
+        found = function(**given)
         measured = kind not in ("reported", "runs", "seeds") and given.get("scale") != REPORTED
         self.measurements += measured and found is not None
         return MISSING.get(kind, NOT_RUN) if found is None else found
@@ -108,21 +114,20 @@ class Filler:
             raise BadInput(f"{text!r} is not valid; allowed: key=value")
         return key, value
 
-    def _table(self, given: Given) -> str:
-        return choose("table", given["table"], self.tables)
+    def _plan(self, table: str, scale: str) -> Plan:
+        choose("scale", scale, spec.SCALES)
+        return self.plan(choose("table", table, self.tables), scale)
 
-    def _scale(self, given: Given, *more: str) -> str:
-        return choose("scale", given["scale"], (*spec.SCALES, *more))
+    def _home(self, claim: str, scale: str) -> Plan:
+        """The plan of the table that has this claim."""
+        choose("scale", scale, spec.SCALES)
+        return self.plan(self.homes[choose("claim", claim, self.homes)], scale)
 
-    def _claim(self, given: Given, scale: str) -> tuple[Plan, Claim]:
-        plan = self.plan(self.homes[choose("claim", given["claim"], self.homes)], scale)
-        return plan, next(claim for claim in plan.table.claims() if claim.id == given["claim"])
-
-    def _study(self, table: str, scale: str) -> Study | None:
-        return self.studies.get(scale, {}).get(table)
+    def _study(self, plan: Plan) -> Study | None:
+        return self.studies.get(plan.scale, {}).get(plan.table.name)
 
     @staticmethod
-    def _labels(plan: Plan, labels: Given) -> Given:
+    def _labels(plan: Plan, labels: Labels) -> Labels:
         """The labels as named at this scale; each must be on its axis."""
         named = {}
         for axis, label in labels.items():
@@ -130,87 +135,85 @@ class Filler:
             named[axis] = choose(axis, plan.table.names.get(label, label), plan.axes[axis])
         return named
 
-    def _cell(self, given: Given, labels: Given, scale: str) -> Given:
+    def _cell(self, plan: Plan, measure: str, labels: Labels) -> Labels:
         """The labels of one cell: those given, and those of axes with a single one."""
-        plan = self.plan(self._table(given), scale)
-        choose("measure", given["measure"], plan.measures)
+        choose("measure", measure, plan.measures)
         single = {axis: names[0] for axis, names in plan.axes.items() if len(names) == 1}
         named = single | self._labels(plan, labels)
         if missing := [axis for axis in plan.axes if axis not in named]:
             raise BadInput(f"{missing[0]}: is missing; allowed: {', '.join(plan.axes[missing[0]])}")
         return named
 
-    def measured(self, given: Given, labels: Given) -> str | None:
-        scale = self._scale(given)
-        cell, study = self._cell(given, labels, scale), self._study(given["table"], scale)
-        rows = [] if study is None else select(study.summary, {"measure": given["measure"], **cell}).to_dict("records")
+    def measured(self, /, scale: str, table: str, measure: str, **labels: str) -> str | None:
+        plan = self._plan(table, scale)
+        cell, study = self._cell(plan, measure, labels), self._study(plan)
+        rows = [] if study is None else select(study.summary, {"measure": measure, **cell}).to_dict("records")
         if study is None or not rows or pd.isna(rows[0]["measured"]):
             return "target not reached" if rows else None
-        return contrasts.value_text(study.measures[given["measure"]], rows[0]["measured"], rows[0]["interval"])
+        return contrasts.value_text(study.measures[measure], rows[0]["measured"], rows[0]["interval"])
 
-    def reported(self, given: Given, labels: Given) -> str | None:
-        cell, plan = self._cell(given, labels, "paper"), self.plan(given["table"], "paper")
+    def reported(self, /, table: str, measure: str, **labels: str) -> str:
+        plan = self._plan(table, "paper")
+        cell = self._cell(plan, measure, labels)
         for row in plan.table.reported_rows():
-            if row["measure"] == given["measure"] and all(row.get(axis, at) == at for axis, at in cell.items()):
-                return contrasts.value_text(plan.measures[row["measure"]], row["value"]) + "+" * row["censored"]
-        raise BadInput(f"the paper prints no {given['measure']} of {' '.join(cell.values())}")
+            if row["measure"] == measure and all(row.get(axis, at) == at for axis, at in cell.items()):
+                return contrasts.value_text(plan.measures[measure], row["value"]) + "+" * row["censored"]
+        raise BadInput(f"the paper prints no {measure} of {' '.join(cell.values())}")
 
-    def effect(self, given: Given, labels: Given) -> str | None:
-        scale = self._scale(given, REPORTED)
-        plan, claim = self._claim(given, "paper" if scale == REPORTED else scale)
+    def effect(
+        self, /, scale: str, claim: str, of: Given = None, over: Given = None, measure: Given = None, **labels: str
+    ) -> str | None:
+        choose("scale", scale, (*spec.SCALES, REPORTED))
+        plan = self._home(claim, "paper" if scale == REPORTED else scale)
         wanted = self._labels(plan, labels)
-        sides = [given[key] and plan.table.names.get(given[key], given[key]) for key in ("of", "over") if key in given]
-        asked = self.planned(plan, claim.id)
-        if "measure" in given:
-            choose("measure", given["measure"], {one.measure.name for one in asked})
-        if len(found := _matching(asked, wanted, sides, given.get("measure"))) != 1:
+        sides = [plan.table.names.get(side, side) for side in (of, over) if side is not None]
+        asked = self.planned(plan, claim)
+        if measure is not None:
+            choose("measure", measure, {one.measure.name for one in asked})
+        if len(found := _matching(asked, wanted, sides, measure)) != 1:
             names = {label for one in asked for side in one.sides for at in side for label in at.values()}
             raise BadInput(
-                f"{len(found)} comparisons of {claim.id} at {scale} scale match; one is needed, "
+                f"{len(found)} comparisons of {claim} at {scale} scale match; one is needed, "
                 f"by measure, of, over and labels among: {', '.join(sorted(names)) or 'none'}"
             )
         if scale == REPORTED:
-            numbers = {one.key: one for one in self.printed(plan, claim.id)}
+            numbers = {one.key: one for one in self.printed(plan, claim)}
             if found[0].key not in numbers:
                 raise BadInput("the paper does not print all numbers of this comparison")
             return found[0].shown(numbers[found[0].key].number)
-        study = self._study(plan.table.name, scale)
-        known = self.known(study, claim.id) if study else []
-        here = _matching(known, wanted, sides, given.get("measure"))
+        study = self._study(plan)
+        here = _matching(self.known(study, claim) if study else [], wanted, sides, measure)
         effect = here[0].effect if len(here) == 1 else None
         if effect is None:
             return None
         self.compared.setdefault(scale, (plan.table.name, here[0].cells))
         return f"{effect.bound} {here[0].shown(effect.mean, effect.half)}".strip()
 
-    def verdict(self, given: Given, labels: Given) -> str | None:
-        found = self._verdict(given)
+    def verdict(self, scale: str, claim: str) -> str | None:
+        found = self._verdict(scale, claim)
         return found and found.word
 
-    def reason(self, given: Given, labels: Given) -> str | None:
-        found = self._verdict(given)
+    def reason(self, scale: str, claim: str) -> str | None:
+        found = self._verdict(scale, claim)
         return found and found.reason
 
-    def _verdict(self, given: Given) -> Verdict | None:
-        scale = self._scale(given)
-        plan, claim = self._claim(given, scale)
-        study = self._study(plan.table.name, scale)
-        found = _verdicts(study)[claim.id] if study else None
+    def _verdict(self, scale: str, claim: str) -> Verdict | None:
+        study = self._study(self._home(claim, scale))
+        found = _verdicts(study)[claim] if study else None
         return found if found and found.state != NOT_RUN else None
 
-    def gate(self, given: Given, labels: Given) -> str | None:
-        scale, table = self._scale(given), self._table(given)
-        plan = self.plan(table, scale)
+    def gate(self, /, scale: str, table: str, **labels: str) -> str | None:
+        plan = self._plan(table, scale)
         if plan.table.gate is None:
             raise BadInput(f"{table} has no [gate]")
-        wanted, study = self._labels(plan, labels), self._study(table, scale)
+        wanted, study = self._labels(plan, labels), self._study(plan)
         gates = study.gates if study else []
         panels = [g for g in gates if all(g.panel.get(axis, label) == label for axis, label in wanted.items())]
         words = [f"{g.words}{' at ' * bool(g.panel) + ' '.join(g.panel.values())}" for g in panels]
         return "; ".join(words) or None
 
-    def counts(self, given: Given, labels: Given) -> str | None:
-        scale = self._scale(given)
+    def counts(self, scale: str) -> str | None:
+        choose("scale", scale, spec.SCALES)
         ids = [claim.id for table in self.tables.values() for claim in table.claims() if not claim.untestable]
         here = self.studies.get(scale, {}).values()
         states = {id_: found.state for study in here for id_, found in _verdicts(study).items()}
@@ -221,16 +224,15 @@ class Filler:
         words = ", ".join(f"{counted[s]} {names.get(s, s)}" for s in MARKS if counted[s])
         return f"{words} (of {len(ids)} claims that an experiment can test)"
 
-    def runs(self, given: Given, labels: Given) -> str | None:
-        ids = {run.id for study in self._chosen(given) for run in study.runs()}
-        return _number(len(ids), "run")
+    def runs(self, scale: str, table: Given = None) -> str | None:
+        return _number(len({run.id for study in self._chosen(scale, table) for run in study.runs()}), "run")
 
-    def seeds(self, given: Given, labels: Given) -> str | None:
-        return _number(max((len(study.seeds) for study in self._chosen(given)), default=0), "seed")
+    def seeds(self, scale: str, table: Given = None) -> str | None:
+        return _number(max((len(study.seeds) for study in self._chosen(scale, table)), default=0), "seed")
 
-    def _chosen(self, given: Given) -> list[Study]:
-        here = self.studies.get(self._scale(given), {})
-        names = [self._table(given)] if "table" in given else list(here)
+    def _chosen(self, scale: str, table: Given) -> list[Study]:
+        here = self.studies.get(choose("scale", scale, spec.SCALES), {})
+        names = here if table is None else [choose("table", table, self.tables)]
         return [here[name] for name in names if name in here]
 
 
@@ -247,7 +249,7 @@ def _verdicts(study: Study) -> dict[str, Verdict]:
     return {claim.id: found for claim, found in study.verdicts}
 
 
-def _matching(found: Sequence[Contrast], labels: Given, sides: Sequence[str], measure: str | None) -> list[Contrast]:
+def _matching(found: Sequence[Contrast], labels: Labels, sides: Sequence[str], measure: str | None) -> list[Contrast]:
     """The contrasts that use a cell with each of these labels, with `of` and `over`, if given, on their two sides."""
     kept = []
     for one in found:
@@ -260,21 +262,6 @@ def _matching(found: Sequence[Contrast], labels: Given, sides: Sequence[str], me
 
 def _all_have(cells: list[dict[str, str]], label: str) -> bool:
     return bool(cells) and all(label in cell.values() for cell in cells)
-
-
-MISSING = {"runs": "no run yet", "counts": "no claim is judged yet"}  # in place of "not run yet"
-KINDS: dict[str, tuple[Callable[[Filler, Given, Given], str | None], tuple[str, ...], tuple[str, ...], bool]] = {
-    # kind: (what fills it in, required keys, optional keys, whether labels by axis may follow)
-    "measured": (Filler.measured, ("scale", "table", "measure"), (), True),
-    "reported": (Filler.reported, ("table", "measure"), (), True),
-    "effect": (Filler.effect, ("scale", "claim"), ("of", "over", "measure"), True),
-    "verdict": (Filler.verdict, ("scale", "claim"), (), False),
-    "reason": (Filler.reason, ("scale", "claim"), (), False),
-    "gate": (Filler.gate, ("scale", "table"), (), True),
-    "counts": (Filler.counts, ("scale",), (), False),
-    "runs": (Filler.runs, ("scale",), ("table",), False),
-    "seeds": (Filler.seeds, ("scale",), ("table",), False),
-}
 
 
 def write(folder: Path, paper: str, text: str) -> None:

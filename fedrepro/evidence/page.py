@@ -55,9 +55,8 @@ def build(folder: Path, say: Say = lambda line: None) -> Path:
     found = sorted((Paper(name, folder) for name in spec.papers()), key=lambda paper: not paper.claims)
     if not any(paper.records for paper in found):
         if list(folder.glob(f"smoke/*/{record.RUNS}")):
-            raise BadInput(
-                f"{folder}: has runs at smoke scale only, which mean nothing; reproduce at another scale first"
-            )
+            only = "has runs at smoke scale only, which mean nothing"
+            raise BadInput(f"{folder}: {only}; reproduce at another scale first")
         wanted = f"a folder with <scale>/<paper>/{record.RUNS}, such as results or results/local"
         raise bad("results", str(folder), wanted)
     runs = sum(len(known.runs) for paper in found for known in paper.records.values())
@@ -110,7 +109,8 @@ def _source(text: str) -> str:
 
 
 def _linked(links: dict[str, str]) -> str:
-    return "".join(f'<li><a href="{escape(target)}">{escape(name)}</a></li>' for target, name in links.items())
+    items = (f'<li><a href="{escape(target)}">{escape(name)}</a></li>' for target, name in links.items())
+    return f"<ul>{''.join(items)}</ul>"
 
 
 def _overview(found: Sequence[Paper]) -> str:
@@ -127,11 +127,7 @@ def _overview(found: Sequence[Paper]) -> str:
         "and how sure are we? First each paper's answer, then every claim.</p>"
     )
     cards = {paper: card for paper in found if (card := _card(paper))}
-    listed = "".join(
-        f'<section class="paper"><h3>{escape(paper.title)}</h3><ul class="list">{_claim_list(paper)}</ul></section>'
-        for paper in found
-        if paper.claims
-    )
+    listed = "".join(_claim_list(paper) for paper in found if paper.claims)
     bars = "".join(fragments.total(scale, totals[scale], EXPLAINED[scale]) for scale in scales)
     main = (
         f'{_glance(found)}{"".join(cards.values())}<h2 id="totals">All verdicts</h2><div class="totals">{bars}</div>'
@@ -140,12 +136,13 @@ def _overview(found: Sequence[Paper]) -> str:
     links = {"#glance": "At a glance"} | {f"#{paper.id}": paper.title for paper in cards}
     links |= {"#totals": "All verdicts", "#claims": "All claims"}
     pages = {paper.page: paper.title for paper in found}
-    contents = f"<ul>{_linked(links)}</ul><h2>Papers in full</h2><ul>{_linked(pages)}</ul>"
+    contents = f"{_linked(links)}<h2>Papers in full</h2>{_linked(pages)}"
     return _page("fedrepro: federated-learning papers, reproduced", header, contents, main, found, {})
 
 
 def _claim_list(paper: Paper) -> str:
-    return "".join(fragments.listed_claim(claim, paper.states_of(claim), paper.page) for claim in paper.claims)
+    lines = "".join(fragments.listed_claim(claim, paper.states_of(claim), paper.page) for claim in paper.claims)
+    return f'<section class="paper"><h3>{escape(paper.title)}</h3><ul class="list">{lines}</ul></section>'
 
 
 def _card(paper: Paper) -> str:
@@ -172,7 +169,8 @@ def _glance(found: Sequence[Paper]) -> str:
     lines, plots = "", []
     for paper in found:
         name = f'<a href="{paper.page}">{escape(paper.title)}</a> <span class="soft">{_cited(paper)}</span>'
-        said = _answered(paper, _inline(note.headline(paper.note))) or _question(paper)
+        question = _inline(paper.tables[0].question) + ("" if paper.records else " Not run yet.")
+        said = _answered(paper, _inline(note.headline(paper.note))) or question
         lines += f"<dt>{name}</dt><dd>{said}</dd>"
         plots += [(row, paper.page) for row in paper.answers]
     plot = forest.plot(plots) if plots else '<p class="soft">No accuracies are compared yet.</p>'
@@ -181,15 +179,9 @@ def _glance(found: Sequence[Paper]) -> str:
 
 def _answered(paper: Paper, text: str) -> str:
     """A note, whose first bold words are the question, with the answer at each scale behind them."""
-    found = {"open": "undecided", "": "not testable"}
-    answers = [(found.get(row.state, row.state), ANSWERS[row.state], row.study.scale) for row in paper.answers]
-    badges = "".join(f" {fragments.pill(*answer)}" for answer in answers)
+    answers = (fragments.pill(forest.VERDICTS[row.state], ANSWERS[row.state], row.study.scale) for row in paper.answers)
+    badges = "".join(f" {answer}" for answer in answers)
     return text.replace("</strong>", f"</strong>{badges}", 1)
-
-
-def _question(paper: Paper) -> str:
-    """In place of a note."""
-    return _inline(paper.tables[0].question) + ("" if paper.records else " Not run yet.")
 
 
 def _cited(paper: Paper) -> str:
@@ -204,9 +196,8 @@ def _inline(text: str) -> str:
 def _paper_page(paper: Paper, found: Sequence[Paper]) -> str:
     totals = "".join(fragments.total(scale, paper.count(scale), EXPLAINED[scale]) for scale in paper.records)
     totals = totals or '<p class="soft">Not measured yet.</p>'
-    header = (
-        f'<h1>{escape(paper.title)}</h1><p class="soft">{_cited(paper)} · <code>make reproduce-{paper.id}</code></p>'
-    )
+    command = f"<code>make reproduce-{paper.id}</code>"
+    header = f'<h1>{escape(paper.title)}</h1><p class="soft">{_cited(paper)} · {command}</p>'
     parts = {"note": ("Reproduction note", _note(paper))} if paper.note else {}
     if rows := _main(paper):
         parts["comparisons"] = ("Main comparisons", forest.plot([(row, "") for row in rows]))
@@ -224,9 +215,7 @@ def _paper_page(paper: Paper, found: Sequence[Paper]) -> str:
     links = {f"#{id_}": title for id_, (title, _) in parts.items()}
     own = {f"#{table.name}": _short(paper, table) for table in paper.tables}
     others = {"index.html": "Overview"} | {other.page: other.title for other in found if other is not paper}
-    contents = (
-        f"<ul>{_linked(links)}</ul><h2>Tables</h2><ul>{_linked(own)}</ul><h2>Elsewhere</h2><ul>{_linked(others)}</ul>"
-    )
+    contents = f"{_linked(links)}<h2>Tables</h2>{_linked(own)}<h2>Elsewhere</h2>{_linked(others)}"
     runs = {id_: run for known in paper.records.values() for id_, run in _runs(known).items()}
     return _page(f"fedrepro: {paper.title}", header, contents, main, [paper], runs)
 

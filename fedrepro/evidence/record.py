@@ -14,7 +14,7 @@ import json
 import shutil
 import zlib
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -32,18 +32,9 @@ class Source(Protocol):
     """Where a study takes its runs from."""
 
     def has(self, run: Run) -> bool: ...
-
-    def summary(self, run: Run) -> dict:
-        """Description, digests, provenance."""
-        ...
-
-    def rows(self, run: Run) -> list[dict]:
-        """One row per round."""
-        ...
-
-    def costs(self, run: Run) -> dict[str, int]:
-        """Floating-point operations and bytes of a round, as `round_costs` counts them."""
-        ...
+    def summary(self, run: Run) -> dict: ...  # description, digests, provenance
+    def rows(self, run: Run) -> list[dict]: ...  # one per round
+    def costs(self, run: Run) -> dict[str, int]: ...  # of a round, as `round_costs` counts them
 
 
 class Record:
@@ -52,7 +43,7 @@ class Record:
 
     def __init__(self, folder: Path):
         self.folder, self.scale, self.paper = folder, folder.parent.name, folder.name
-        self._damage: dict[str, str | None] = {}
+        self.damage = cache(self._damage)
 
     def exists(self, name: str) -> bool:
         return (self.folder / name).exists()
@@ -97,13 +88,8 @@ class Record:
             raise BadInput(f"{self.folder / ROUNDS} cannot be read ({type(error).__name__})") from None
         return rows
 
-    def damage(self, run_id: str) -> str | None:
+    def _damage(self, run_id: str) -> str | None:
         """Why the record of a run cannot be what its training produced; None if it can."""
-        if run_id not in self._damage:
-            self._damage[run_id] = self._find_damage(run_id)
-        return self._damage[run_id]
-
-    def _find_damage(self, run_id: str) -> str | None:
         try:
             check_summary(self.runs[run_id], run_id)
         except ValueError as error:
@@ -166,7 +152,7 @@ class Known:
 
     def __init__(self, store: Path, record: Record):
         self.store, self.record = store, record
-        self._results: dict[str, tuple[dict, list[dict]]] = {}
+        self._read = cache(read_result)
 
     def stored(self, run: Run) -> bool:
         return (self.store / run.id / "result.json").exists()
@@ -175,11 +161,9 @@ class Known:
         return self.stored(run) or self.record.has(run)
 
     def _result(self, run: Run) -> tuple[dict, list[dict]]:
-        if not self.stored(run):
-            return self.record.summary(run), self.record.rows(run)
-        if run.id not in self._results:
-            self._results[run.id] = read_result(self.store / run.id)
-        return self._results[run.id]
+        if self.stored(run):
+            return self._read(self.store / run.id)
+        return self.record.summary(run), self.record.rows(run)
 
     def summary(self, run: Run) -> dict:
         return self._result(run)[0]

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 from fedrepro.errors import BadInput
 
@@ -46,8 +46,9 @@ def matches(where: Selection, labels: Mapping[str, str]) -> bool:
     return all(labels[axis] in wanted for axis, wanted in where.items())
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Tagged:
-    """Base of a family of dataclasses: a table's key `kind` says which of them it is."""
+    """Base of a family of frozen dataclasses: a table's key `kind` says which of them it is."""
 
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type]]
@@ -57,6 +58,7 @@ class Tagged:
             cls.kinds = {}
         elif kind:
             cls.kind, cls.kinds[kind] = kind, cls
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
 
 def parse(kind: Any, value: Any, where: str, names: Names) -> Any:

@@ -1,7 +1,7 @@
 """What a claim can state: one class per kind of `[[claim]]`, with its keys and the comparisons it makes."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,7 +17,6 @@ DIRECTIONS = {"rises": {"low": 0.0, "high": np.inf}, "falls": {"low": -np.inf, "
 Reported = Sequence[dict[str, Any]]  # the paper's numbers, as spec.Table.reported_rows gives them
 
 
-@dataclass(frozen=True, kw_only=True)
 class Statement(Tagged):
     """One block `[[claim]]`; those with the same id make one claim, which holds if all of them do."""
 
@@ -29,18 +28,16 @@ class Statement(Tagged):
     source: str = ""  # where the paper says so
     note: str = ""  # how it is judged, if the kind does not make that clear
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, kw_only=True)
 class Number(Statement):
     """About a number, which the paper measured at its own scale."""
 
     any_scale: bool = False  # it does not depend on the scale
 
 
-@dataclass(frozen=True, kw_only=True)
 class Best(Statement, kind="best"):
     """In every panel the winner beats each other label on the axis."""
 
@@ -48,30 +45,26 @@ class Best(Statement, kind="best"):
     winner: Label
     among: tuple[Label, ...] = ()  # the labels to beat; default: all others
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         return self._differences(cells, measure.sign)
 
-    def _differences(self, cells: Cells, sign: float) -> list[Comparison]:
-        made = []
+    def _differences(self, cells: Cells, sign: float) -> Iterator[Comparison]:
         for panel, at in cells.panels(self.where, self.axis):
             for other in self.among or [label for label in at if label != self.winner]:
                 if self.winner in at and other in at:
                     weights = cells.weights({at[self.winner]: sign, at[other]: -sign})
-                    made.append(linear(cells, f"{panel} {minus(self.winner, other, sign)}", weights))
-        return made
+                    yield linear(cells, f"{panel} {minus(self.winner, other, sign)}", weights)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Near(Best, kind="near"):
     """The signed difference stays within the margin: two one-sided tests."""
 
     margin: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        return [replace(found, **around(0.0, self.margin)) for found in self._differences(cells, 1.0)]
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
+        return (replace(found, **around(0.0, self.margin)) for found in self._differences(cells, 1.0))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sum(Statement, kind="sum"):
     """One label's value is the sum of others', within the margin."""
 
@@ -80,16 +73,14 @@ class Sum(Statement, kind="sum"):
     parts: tuple[Label, ...]
     margin: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made = []
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         for panel, at in cells.panels(self.where, self.axis):
             if {self.total, *self.parts} <= set(at):
                 weights = cells.weights({at[self.total]: 1.0})
                 for part in self.parts:
                     weights[at[part]] -= 1.0
                 what = f"{panel} {self.total} − {' − '.join(self.parts)}"
-                made.append(linear(cells, what, weights, **around(0.0, self.margin)))
-        return made
+                yield linear(cells, what, weights, **around(0.0, self.margin))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +119,6 @@ class Pair:
         return [{**self.better, most: (label,)} for label in self.better[most]] if most else [self.better]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Compare(Statement, kind="compare"):
     """Every pair at every combination of labels on the axes in `each`; over the other axes cells are averaged."""
 
@@ -136,8 +126,7 @@ class Compare(Statement, kind="compare"):
     each: list[AxisName] = field(default_factory=list)
     margin: float = 0.0  # by which the worse one may be better: "gains little"
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made = []
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         for panel, group in cells.each(self.where, self.each):
             for pair in itertools.chain.from_iterable(pair.one_by_one() for pair in self.pairs):
                 worse = cells.mean(pair.where | pair.worse, group)
@@ -145,8 +134,7 @@ class Compare(Statement, kind="compare"):
                 sides = [measure.sign * (side - worse) for side in sides if side is not None and worse is not None]
                 what = f"{panel} {pair.what or minus(name_of(pair.better), name_of(pair.worse), measure.sign)}"
                 gaps = [linear(cells, what, weights, low=pair.by - self.margin) for weights in sides]
-                made += [_majority(gaps)] if pair.most and gaps else gaps
-        return made
+                yield from [_majority(gaps)] if pair.most and gaps else gaps
 
 
 def _majority(gaps: list[Comparison]) -> Comparison:
@@ -156,24 +144,20 @@ def _majority(gaps: list[Comparison]) -> Comparison:
     return replace(gaps[0], numbers=-ordered[len(gaps) // 2], used=used, weights=None)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Trend(Statement, kind="trend"):
     """In every panel the value rises or falls along the axis."""
 
     axis: AxisName
     direction: Literal["rises", "falls"]
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made = []
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         for panel, at in cells.panels(self.where, self.axis):
             if len(at) > 1:
                 weights = cells.weights(dict(zip(at.values(), slope(at), strict=True)))
                 what = f"{panel} slope over {self.axis}"
-                made.append(linear(cells, what, weights, unit="", **DIRECTIONS[self.direction]))
-        return made
+                yield linear(cells, what, weights, unit="", **DIRECTIONS[self.direction])
 
 
-@dataclass(frozen=True, kw_only=True)
 class GapTrend(Trend, kind="gap_trend"):
     """The lead of one selection over another (with `relative`, their quotient) rises or falls along the axis."""
 
@@ -181,8 +165,8 @@ class GapTrend(Trend, kind="gap_trend"):
     over: Selection  # every label is a comparison of its own
     relative: bool = False
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made, own = [], name_of(self.of)
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
+        own, region = name_of(self.of), DIRECTIONS[self.direction]
         others = [axis for axis in cells.varied(cells.at(self.where)) if axis not in {self.axis, *self.of, *self.over}]
         for labels in itertools.product(*self.over.values()):
             over: Selection = {axis: (label,) for axis, label in zip(self.over, labels, strict=True)}
@@ -193,13 +177,12 @@ class GapTrend(Trend, kind="gap_trend"):
                     quotients = np.stack([cells.total(a) / cells.total(b) for a, b in sides.values()], axis=1)
                     numbers = (quotients - quotients[:, :1]) @ slope(sides)  # exactly zero if they are equal
                     used = np.flatnonzero(sum(a + b for a, b in sides.values()))
-                    made.append(nonlinear(cells, what, numbers, used, **DIRECTIONS[self.direction]))
+                    yield nonlinear(cells, what, numbers, used, **region)
                 elif len(sides) > 1:
                     what = f"{panel} slope of the lead of {own} over {name_of(over)} over {self.axis}"
                     leads = zip(slope(sides), sides.values(), strict=True)
                     weights = sum(measure.sign * rise * (a - b) for rise, (a, b) in leads)
-                    made.append(linear(cells, what, np.asarray(weights), unit="", **DIRECTIONS[self.direction]))
-        return made
+                    yield linear(cells, what, np.asarray(weights), unit="", **region)
 
     def _sides(self, cells: Cells, group: pd.DataFrame, over: Selection) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """label on the axis -> the weights of both selections, where both exist"""
@@ -211,7 +194,6 @@ class GapTrend(Trend, kind="gap_trend"):
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ratio(Statement, kind="ratio"):
     """The quotient of two selections is the claimed one, within the tolerance."""
 
@@ -220,16 +202,14 @@ class Ratio(Statement, kind="ratio"):
     ratio: float
     tolerance: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         a, b = (cells.mean(side, cells.at(self.where)) for side in (self.of, self.over))
-        if a is None or b is None:
-            return []
-        numbers = cells.y[:, a > 0].mean(axis=1) / cells.y[:, b > 0].mean(axis=1)
-        what, region = f"{name_of(self.of)} / {name_of(self.over)}", around(self.ratio, self.tolerance)
-        return [nonlinear(cells, what, numbers, np.flatnonzero(a + b), **region)]
+        if a is not None and b is not None:
+            numbers = cells.y[:, a > 0].mean(axis=1) / cells.y[:, b > 0].mean(axis=1)
+            what, region = f"{name_of(self.of)} / {name_of(self.over)}", around(self.ratio, self.tolerance)
+            yield nonlinear(cells, what, numbers, np.flatnonzero(a + b), **region)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Saving(Number, kind="saving"):
     """The winner saves the claimed share of another's cost, 1 - own / other, within the tolerance."""
 
@@ -238,16 +218,14 @@ class Saving(Number, kind="saving"):
     saving: float | dict[Label, float]  # one number for the mean over all others, or one per label
     tolerance: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made = []
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         for panel, at in cells.panels(self.where, self.axis):
             for name, share, others in self._claimed(at) if self.winner in at else []:
                 costs = [at[label] for label in others if label in at]
                 if costs:
                     numbers = (1 - cells.y[:, [at[self.winner]]] / cells.y[:, costs]).mean(axis=1)
                     what, region = f"{panel} saved by {self.winner} of {name}", around(share, self.tolerance)
-                    made.append(nonlinear(cells, what, numbers, [at[self.winner], *costs], **region))
-        return made
+                    yield nonlinear(cells, what, numbers, [at[self.winner], *costs], **region)
 
     def _claimed(self, labels) -> list[tuple[str, float, list[str]]]:
         """Saved compared with whom: a name, the claimed share, the labels."""
@@ -256,40 +234,36 @@ class Saving(Number, kind="saving"):
         return [("mean of the others", self.saving, [label for label in labels if label != self.winner])]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Above(Statement, kind="above"):
     """The value itself is above a number (below it, for a cost)."""
 
     than: float
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
         found = cells.at(self.where)
         region = {"low": self.than} if measure.sign > 0 else {"low": -np.inf, "high": self.than}
-        names = {i: " ".join(found.loc[i, cells.varied(found)]) or measure.name for i in found.index}
-        return [linear(cells, name, cells.weights({i: 1.0}), **region) for i, name in names.items()]
+        for i in found.index:
+            name = " ".join(found.loc[i, cells.varied(found)]) or measure.name
+            yield linear(cells, name, cells.weights({i: 1.0}), **region)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Absolute(Number, kind="absolute"):
     """The value is the paper's, within the tolerance, at every combination of labels on the axes in `each`."""
 
     tolerance: float | dict[MeasureName, float]
     each: list[AxisName] = field(default_factory=list)
 
-    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> list[Comparison]:
-        made, tolerance = [], self.tolerance
-        tolerance = tolerance[measure.name] if isinstance(tolerance, dict) else tolerance
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
+        tolerance = self.tolerance[measure.name] if isinstance(self.tolerance, dict) else self.tolerance
         for panel, group in cells.each(self.where, self.each):
             for row in reported:
                 where: Selection = {axis: (row[axis],) for axis in row if axis in cells.axes}
                 weights = cells.mean(where, group)
                 if row["measure"] == measure.name and not row["censored"] and weights is not None:
                     what, region = f"{panel} {name_of(where)}", around(row["value"], tolerance)
-                    made.append(linear(cells, what, weights, **region))
-        return made
+                    yield linear(cells, what, weights, **region)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Untestable(Statement, kind="untestable"):
     """No experiment here can test it."""
 

@@ -21,6 +21,8 @@ from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
 
 COUNTED = {"flops", "client_flops", "server_flops"}  # columns that need a run's costs, which take seconds to count
+Seeds = int | Sequence[int] | None  # how many, or which; None: the table's own
+Where = Mapping[str, str | list[str]]  # the labels of some cells
 
 
 def results_folder() -> Path:
@@ -51,13 +53,7 @@ def known_runs(scale: str, paper: str) -> Known:
 class Plan:
     """The cells and seeds that a table asks for: Plan("fedbr/table2_temperature", "smoke", seeds=2)."""
 
-    def __init__(
-        self,
-        table: str | Table,
-        scale: str | None = None,
-        seeds: int | Sequence[int] | None = None,
-        where: Mapping[str, str | list[str]] | None = None,
-    ):
+    def __init__(self, table: str | Table, scale: str | None = None, seeds: Seeds = None, where: Where | None = None):
         """`where` keeps only the cells with these labels."""
         self.scale = scale or os.environ.get("FEDREPRO_SCALE", "reduced")
         self.loaded = table if isinstance(table, Table) else spec.find(table)
@@ -94,13 +90,7 @@ class Study(Plan):
 
     workers: int | None = None  # of what a notebook trains
 
-    def __init__(
-        self,
-        table: str | Table,
-        scale: str | None = None,
-        seeds: int | Sequence[int] | None = None,
-        source: Source | None = None,
-    ):
+    def __init__(self, table: str | Table, scale: str | None = None, seeds: Seeds = None, source: Source | None = None):
         """Cells and seeds without a run in the source are left out; without a source nothing can be measured."""
         super().__init__(table, scale, seeds)
         self._source = source
@@ -137,9 +127,8 @@ class Study(Plan):
         for cell, seed, run in self._measured:
             table = with_sums(pd.DataFrame(self.source.rows(run)), run, self.costs.get(run.id))
             if "round_time" not in table and any(m.column == "round_time" for m in self.measures.values()):
-                raise BadInput(
-                    f"{self.table.name}: run {run.id} was recorded without CPU times; train it again (--fresh)"
-                )
+                missing = "was recorded without CPU times; train it again (--fresh)"
+                raise BadInput(f"{self.table.name}: run {run.id} {missing}")
             frames.append(table.assign(**cell.labels, seed=seed, run=run.id))
         return pd.concat(frames, ignore_index=True)
 
@@ -287,7 +276,7 @@ def _at(panel: dict[str, str]) -> str:
     return f" at {' '.join(panel.values())}" if panel else ""
 
 
-def _seeds(given: int | Sequence[int] | None, default: list[int]) -> list[int]:
+def _seeds(given: Seeds, default: list[int]) -> list[int]:
     if given is None:
         return list(default)
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:

@@ -99,10 +99,9 @@ class Table:
     def cells(self, scale: str, tuned: bool = True) -> list[Cell]:
         choices, result, tuning = self.choices(scale), [], self.tuned(scale) if tuned else {}
         for labels in itertools.product(*choices.values()):
-            fields = merge(self.run, self.at(scale).run)
-            for axis, label in zip(choices, labels, strict=True):
+            at, fields = dict(zip(choices, labels, strict=True)), merge(self.run, self.at(scale).run)
+            for axis, label in at.items():
                 fields = merge(fields, choices[axis][label])
-            at = dict(zip(choices, labels, strict=True))
             for override in self.override:
                 if scale in override.scales and matches(override.where, at):
                     if "method" in override.run:  # another method has other hyperparameters
@@ -113,12 +112,8 @@ class Table:
         return result
 
     def named_for(self, scale: str) -> "Table":
-        """This table with labels that name what the scale uses, such as "CIFAR-10 for CIFAR-100"."""
-        names = self.substitutes(scale)
-        return dataclasses.replace(self, names=names, **{key: _renamed(getattr(self, key), names) for key in LABELLED})
-
-    def substitutes(self, scale: str) -> dict[str, str]:
-        """label -> its name if this scale uses other data or another network than the paper."""
+        """This table with labels that name the data or network that the scale uses in place of the paper's, such as
+        "CIFAR-10 for CIFAR-100"."""
         paper = {tuple(cell.labels.items()): cell.fields for cell in self.cells("paper", tuned=False)}
         used = {}  # label -> what its cells use in place of the paper's
         for cell in self.cells(scale, tuned=False):
@@ -129,7 +124,8 @@ class Table:
                 if key and cell.fields[key] != paper.get(tuple(cell.labels.items()), meant)[key]:
                     name = cell.fields[key].partition(":")[0]
                     used.setdefault(label, set()).add(DATA_NAMES[name] if key == "data" else name)
-        return {label: f"{' or '.join(sorted(names))} for {label}" for label, names in used.items()}
+        names = {label: f"{' or '.join(sorted(others))} for {label}" for label, others in used.items()}
+        return dataclasses.replace(self, names=names, **{key: _renamed(getattr(self, key), names) for key in LABELLED})
 
     @property
     def _swept(self) -> set[str]:
@@ -148,18 +144,13 @@ class Table:
     def tuned_file(self, scale: str) -> Path:
         return self.path.parent / "tuned" / f"{scale}.csv"
 
-    @property
-    def vocabulary(self) -> Names:
-        return Names({name: axis.labels for name, axis in self.axis.items()}, {m.name: m for m in self.measure})
-
     def measures(self, scale: str) -> dict[str, Measure]:
         """By name, with what the scale changes."""
+        names = Names({name: axis.labels for name, axis in self.axis.items()}, {m.name: m for m in self.measure})
         found = {}
-        for measure in self.measure:
-            change = self.at(scale).measure.get(measure.name, {})
-            where = f"scale.{scale}.measure.{measure.name}"
-            changed = schema.parse_keys(type(measure), change, where, self.vocabulary)
-            found[measure.name] = dataclasses.replace(measure, **changed)
+        for name, measure in names.measures.items():
+            change, where = self.at(scale).measure.get(name, {}), f"scale.{scale}.measure.{name}"
+            found[name] = dataclasses.replace(measure, **schema.parse_keys(type(measure), change, where, names))
         return found
 
     def reported_rows(self) -> list[dict[str, Any]]:

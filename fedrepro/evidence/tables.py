@@ -59,12 +59,9 @@ def csv_files(study: Study) -> dict[str, str]:
 
 def verdicts(study: Study) -> pd.DataFrame:
     """One row per claim: the verdict and, in a line, why."""
-    columns = ["claim", "the paper says", "source", "verdict", "reason", "how it is judged", "scale", "seeds"]
-    rows = []
-    for claim, found in study.verdicts:
-        paper = claim.id, claim.says, claim.source
-        rows.append((*paper, found.word, found.reason, claim.note, study.scale, len(study.seeds)))
-    return pd.DataFrame(rows, columns=columns)
+    columns = ["claim", "the paper says", "source", "verdict", "reason", "how it is judged"]
+    judged = [(c.id, c.says, c.source, found.word, found.reason, c.note) for c, found in study.verdicts]
+    return pd.DataFrame(judged, columns=columns).assign(scale=study.scale, seeds=len(study.seeds))
 
 
 def effects(study: Study) -> pd.DataFrame:
@@ -87,13 +84,12 @@ def gates(study: Study) -> pd.DataFrame:
 def tuning(study: Study) -> pd.DataFrame:
     """Every pilot run of this table's methods on its data sets, the chosen ones marked."""
     used = {(cell.fields["data"], cell.fields.get("method")) for cell in study.cells}
-    lines = [line for line in study.table.tuning_rows(study.scale) if (line["data"], line["method"]) in used]
-    return pd.DataFrame(lines)
+    lines = study.table.tuning_rows(study.scale)
+    return pd.DataFrame([line for line in lines if (line["data"], line["method"]) in used])
 
 
 def run_ids(study: Study) -> pd.DataFrame:
-    columns = ["run", *study.axes, "seed"]
-    return study.values.drop_duplicates(columns).reset_index(drop=True).filter(columns)
+    return study.values.filter(["run", *study.axes, "seed"]).drop_duplicates(ignore_index=True)
 
 
 def caption(study: Study) -> str:
@@ -112,9 +108,8 @@ def readable(study: Study) -> pd.DataFrame:
     table["measured"] = [_measured(study, row, times) for row, (times, _) in zip(rows, shown, strict=True)]
     table["measure"] = [_named(study, row) for row in rows]
     table["reported"] = [_reported(row, times) for row, (times, _) in zip(rows, shown, strict=True)]
-    names = {"reported": PAPER, "measured": ours(study)}
     dropped = ["interval", "reported_more", "not_reached", "runs", "scale"]
-    return table.drop(columns=dropped).rename(columns=names)
+    return table.drop(columns=dropped).rename(columns={"reported": PAPER, "measured": ours(study)})
 
 
 def ours(study: Study) -> str:
@@ -123,11 +118,9 @@ def ours(study: Study) -> str:
 
 
 def _reported(row: dict, times: float) -> str:
-    return (
-        ""
-        if pd.isna(row["reported"])
-        else contrasts.with_interval(times * row["reported"], None) + "+" * row["reported_more"]
-    )
+    if pd.isna(row["reported"]):
+        return ""
+    return contrasts.with_interval(times * row["reported"], None) + "+" * row["reported_more"]
 
 
 def _named(study: Study, row: dict) -> str:
@@ -157,9 +150,8 @@ def readable_verdicts(study: Study) -> pd.DataFrame:
         shown = [f"{effect.what}: {one.numbers}" for one, effect in ordered[:SHOWN_EFFECTS]]
         if len(ordered) > SHOWN_EFFECTS:
             shown.append(f"{len(ordered) - SHOWN_EFFECTS} more in {study.table.name}_effects.csv")
-        evidence = ". ".join([found.reason, "; ".join(shown)]) if shown else found.reason
-        word = f"{verdict.MARKS[found.state]} {found.word}"
-        rows.append((claim.id, claim.says, word, evidence, claim.note))
+        evidence = f"{found.reason}. {'; '.join(shown)}" if shown else found.reason
+        rows.append((claim.id, claim.says, f"{verdict.MARKS[found.state]} {found.word}", evidence, claim.note))
     return pd.DataFrame(rows, columns=["claim", "the paper says", "verdict", "evidence", "how it is judged"])
 
 
@@ -170,24 +162,19 @@ def markdown(studies: Sequence[Study]) -> str:
     lines += ["Made by `fedrepro reproduce`; do not edit. Verdicts are explained in the project's README."]
     shown = []
     for study in studies:
-        name = study.table.name
-        count = len(study.seeds)
+        name, count = study.table.name, len(study.seeds)
         seeds = count if study.seeds == [*range(count)] else ",".join(map(str, study.seeds))
         command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={seeds} TABLE={name}"
         lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", ""]
-        lines += [caption(study), "", _markdown_table(readable(study)), "", *_groups(study)]
+        lines += [caption(study), "", _markdown_table(readable(study)), ""]
+        if study.table.groups:
+            groups = study.grouped().round(4).astype(object).fillna("")
+            lines += [f"{study.table.groups.title}:", "", _markdown_table(groups), ""]
         lines += [f"![{study.table.title}]({name}.png)", "", _markdown_table(readable_verdicts(study)), ""]
         new = [d for d in study.table.deviation if d not in shown]
         shown += new
         lines += [f"- {d.what}: {d.why}" + (f" ({d.erratum})" if d.erratum else "") for d in new]
     return "\n".join(lines) + "\n"
-
-
-def _groups(study: Study) -> list[str]:
-    if not study.table.groups:
-        return []
-    table = study.grouped().round(4).astype(object).fillna("")
-    return [study.table.groups.title + ":", "", _markdown_table(table), ""]
 
 
 def _markdown_table(table: pd.DataFrame) -> str:

@@ -73,7 +73,10 @@ class Trial:
         study, column, rows = self.study, self.column, select(self.study.rounds, where)
         seen = pd.concat([rows, self.rounds])
         varied = [axis for axis in study.axes if len(set(seen[axis])) > 1] or [_hue(study)]
-        figure, panel = _panel(study)
+        figures.style()
+        figure = Figure(figsize=(11.5, 4.8), dpi=100, layout="constrained")  # not pyplot, which would show it twice
+        figure.suptitle(f"{study.table.title} (scale: {study.scale})")
+        panel = figure.subplots()
         colours = _draw(panel, rows, column, varied, study.axes[varied[0]] if len(varied) == 1 else ())
         tried = list(by_labels(self.rounds, varied))
         for at, mine in tried:
@@ -81,8 +84,11 @@ class Trial:
             name = textwrap.fill(f"{NOT_THE_PAPERS}: {cell} with {self.what.replace(' = ', '=')}", 34)
             colour = "black" if len(tried) == 1 else colours.get(", ".join(at.values()), "black")
             _line(panel, mine, column, color=colour, linestyle="--", linewidth=3, errorbar=None, label=name)
-        fixed = {axis: seen[axis].iloc[0] for axis in study.axes if axis not in varied}
-        _finish(study, panel, column, fixed, varied)
+        title = figures.titled(study, {axis: seen[axis].iloc[0] for axis in study.axes if axis not in varied})
+        panel.set(xlabel=figures.LABELS["round"], ylabel=figures.LABELS.get(column, column), title=title)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        legend = textwrap.fill(", ".join(figures.axis_name(study, axis) for axis in varied), 34)
+        panel.legend(title=legend, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
         return figure
 
 
@@ -123,7 +129,6 @@ def plan(study: Study, hp: Fields, where: Where, seeds: Sequence[int], settings:
 
 
 def _cells(study: Study, hp: Fields, where: Where, settings: Fields) -> list[Cell]:
-    """The cells to train."""
     names, selected = study.table.names, {}
     for axis, wanted in where.items():
         choose("cells", axis, study.axes)
@@ -176,9 +181,8 @@ class Picker:
         for axis, labels in {**trial.study.axes, "seed": trial.study.seeds}.items():
             name = "seed" if axis == "seed" else figures.axis_name(trial.study, axis)
             size = w.Layout(width="230px", height=f"{18 * min(len(labels), 8) + 12}px")
-            self.controls[axis] = w.SelectMultiple(
-                options=labels, value=trial.where[axis], description=name, layout=size
-            )
+            chosen = trial.where[axis]
+            self.controls[axis] = w.SelectMultiple(options=labels, value=chosen, description=name, layout=size)
         self.image = w.Image(format="png", layout=w.Layout(max_width="100%", object_fit="contain"))
         for control in self.controls.values():
             control.observe(self.refresh, "value")
@@ -210,14 +214,6 @@ def _hue(study: Study) -> str:
     return "method" if "method" in varied else (varied or list(study.axes))[-1]
 
 
-def _panel(study: Study) -> tuple[Figure, Axes]:
-    """A figure outside pyplot, which would show it a second time."""
-    figures.style()
-    figure = Figure(figsize=(11.5, 4.8), dpi=100, layout="constrained")
-    figure.suptitle(f"{study.table.title} (scale: {study.scale})")
-    return figure, figure.subplots()
-
-
 def _draw(panel: Axes, rows: pd.DataFrame, column: str, axes: list[str], order: Sequence[str] = ()) -> dict[str, Any]:
     """A line per combination of the labels of `axes`, the mean over seeds round by round -> the colour of each."""
     if not len(rows):
@@ -238,12 +234,3 @@ def _line(panel: Axes, rows: pd.DataFrame, column: str, **style: Any) -> None:
     known = known.assign(**{column: known[column] / 2**20}) if column in figures.IN_MIB else known
     style["marker"] = "o" if len(set(known["round"])) == 1 else None
     sns.lineplot(known, x="round", y=column, ax=panel, **style)
-
-
-def _finish(study: Study, panel: Axes, column: str, labels: dict[str, str], lines: list[str]) -> None:
-    """Title, axes and legend."""
-    title = figures.titled(study, labels)
-    panel.set(xlabel=figures.LABELS["round"], ylabel=figures.LABELS.get(column, column), title=title)
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    legend = textwrap.fill(", ".join(figures.axis_name(study, axis) for axis in lines), 34)
-    panel.legend(title=legend, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

@@ -198,8 +198,8 @@ def parts_of(
     for statement, measure in [(s, measures[name]) for s in claim.statements for name in s.measure]:
         known, why = _trained(values.loc[values["measure"] == measure.name], statement, measure, untrained)
         cells = Cells(known, axes) if not why or len(select(known, statement.where)) else None
-        made = [] if cells is None else statement.comparisons(measure, cells, reported)
-        made = [one for one in made if cells is not None and cells.paired(one.used).size]
+        made = statement.comparisons(measure, cells, reported) if cells else ()
+        made = [one for one in made if cells and cells.paired(one.used).size]
         parts.append(Part(statement, measure, cells, made, why))
     return parts
 
@@ -208,7 +208,7 @@ def _count(statement: Statement, measure: Measure, labels: Sequence[dict[str, st
     """How many comparisons a statement makes on cells with these labels."""
     table = pd.DataFrame(labels).assign(seed=0, value=1.0)
     axes = {axis: list(dict.fromkeys(cell[axis] for cell in labels)) for axis in labels[0]}
-    return len(statement.comparisons(measure, Cells(table, axes), reported))
+    return len(list(statement.comparisons(measure, Cells(table, axes), reported)))
 
 
 def _trained(

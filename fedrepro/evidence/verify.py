@@ -62,10 +62,9 @@ def _report(check: "Check") -> int:
     counted = f"{known.folder}: {len(known.runs) if known.exists(record.RUNS) else 'no'} runs"
     follows = "every file is there, every cell of its CSV files follows from the record"
     print(f"{counted}:" if found else f"{counted}: {follows}")
-    for line in found[:SHOWN]:
+    more = [f"... and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
+    for line in [*found[:SHOWN], *more]:
         print(f"  {line}")
-    if len(found) > SHOWN:
-        print(f"  ... and {len(found) - SHOWN} more")
     return len(found)
 
 
@@ -101,16 +100,16 @@ class Check:
 
     def __init__(self, known: Record):
         self.record = known
-        self.again = f"`fedrepro reproduce {known.paper} --scale {known.scale}` writes it"
 
     @cached_property
     def studies(self) -> list[Study]:
         return recorded(self.record)
 
     def findings(self) -> Iterator[str]:
+        again = f"`fedrepro reproduce {self.record.paper} --scale {self.record.scale}` writes it"
         for name, why in NEEDED.items():
             if not self.record.exists(name):
-                yield f"{name} is missing: {why}; {self.again}"
+                yield f"{name} is missing: {why}; {again}"
         if self.record.exists(record.RUNS):
             yield from self._runs()
         if all(map(self.record.exists, NEEDED)):
@@ -221,16 +220,12 @@ def _train_again(records: list[Record], sample: int, seed: int, workers: int | N
             summary, rows = read_result(Path(store) / run_id)
             found = _compare(known, run_id, summary, rows)
             findings += bool(found)
-            words = found or _agreement(known.runs[run_id], summary)
+            agreed = f"the same results within {100 * TOLERANCE:g} points, other instruction set or torch"
+            if known.runs[run_id]["digest"] == summary["digest"]:
+                agreed = f"the same digest {summary['digest'][:16]}"
             name = f"{known.scale} {known.paper}, {run.method} on {run.data}, seed {run.seed}"
-            print(f"  {run_id}  {name}: {words}", flush=True)
+            print(f"  {run_id}  {name}: {found or agreed}", flush=True)
     return findings
-
-
-def _agreement(recorded: dict, summary: dict) -> str:
-    if recorded["digest"] == summary["digest"]:
-        return f"the same digest {summary['digest'][:16]}"
-    return f"the same results within {100 * TOLERANCE:g} points, other instruction set or torch"
 
 
 def _compare(known: Record, run_id: str, summary: dict, rows: list[dict]) -> str | None:
@@ -250,21 +245,19 @@ def _compare(known: Record, run_id: str, summary: dict, rows: list[dict]) -> str
                 return f"DIFFERS first in round {(now or before)['round']}: {column} recorded {a}, now {b}"
     if recorded["digest"] != summary["digest"]:
         where = "every recorded round is the same, the final weights or the recorded digest are not"
-        where = where if known.rounds.get(run_id) else "in which round is not known, the record keeps no rounds"
+        where = where if then else "in which round is not known, the record keeps no rounds"
         return f"DIFFERS: {where}: digest recorded {recorded['digest'][:16]}, now {summary['digest'][:16]}"
     return None
 
 
 def _machine_changes(recorded: dict) -> list[str]:
     """What affects the last bits of a result and differs from the machine that recorded it."""
-    here = {"torch": torch.__version__, **_arithmetic(machine())}
-    then = {"torch": recorded["versions"].get("torch"), **_arithmetic(recorded["machine"])}
+    known = (torch.__version__, machine()), (recorded["versions"].get("torch"), recorded["machine"])
+    here, then = (  # MKL chooses its kernels by the processor's vendor, torch by the instruction set
+        {"torch": version, "vendor": cpu.get("cpu", "").split(" ")[0], "instruction set": cpu.get("instructions", "")}
+        for version, cpu in known
+    )
     return [f"{name} was {then[name]}, is {here[name]}" for name in here if here[name] != then[name]]
-
-
-def _arithmetic(found: dict) -> dict[str, str]:
-    """MKL chooses its kernels by the processor's vendor, torch by the instruction set."""
-    return {"vendor": found.get("cpu", "").split(" ")[0], "instruction set": found.get("instructions", "")}
 
 
 def _compare_in_kind(recorded: list[dict], rows: list[dict]) -> str | None:
@@ -272,9 +265,8 @@ def _compare_in_kind(recorded: list[dict], rows: list[dict]) -> str | None:
     for before, now in zip_longest(recorded, rows, fillvalue={}):
         if (set(before) ^ set(now)) - set(CLOCKS) or before["round"] != now["round"]:
             return f"DIFFERS: other rounds or columns from round {(now or before)['round']} on"
-    sent = [column for column in recorded[0] if column.startswith(("bytes", "buffer_bytes"))]
-    for column in sent:  # later rounds may send what training decides
-        if recorded[0][column] != rows[0][column]:
+    for column in recorded[0]:  # later rounds may send what training decides
+        if column.startswith(("bytes", "buffer_bytes")) and recorded[0][column] != rows[0][column]:
             return f"DIFFERS: {column} of the first round recorded {recorded[0][column]}, now {rows[0][column]}"
     gaps = [now["accuracy"] - before["accuracy"] for before, now in zip(recorded, rows, strict=True)]
     gap = abs(sum(g for g in gaps if g == g) / max(sum(g == g for g in gaps), 1))

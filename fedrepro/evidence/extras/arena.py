@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedrepro.evidence import figures
+from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.study import Study
 from fedrepro.simulation.metrics import mean_interval
 
@@ -33,10 +34,10 @@ def pareto(
     figure, panels = plt.subplots(1, len(costs), figsize=(9 * len(costs), 7), sharey=True, squeeze=False)
     labels = study.axes[axis]
     colours = dict(zip(labels, sns.color_palette("husl", len(labels)), strict=True))
-    gains = {label: mean_interval(_values(study, gain, axis, label)) for label in labels}
+    gains = {label: mean_interval(select(study.of(gain), {axis: label})["value"]) for label in labels}
     for panel, cost in zip(panels[0], costs, strict=True):
-        spent = {label: float(np.mean(_values(study, cost, axis, label))) for label in labels}
-        points = {label: (spent[label], gains[label][0]) for label in labels}
+        spent = {label: select(study.of(cost), {axis: label})["value"].to_numpy() for label in labels}
+        points = {label: (float(spent[label].mean()), gains[label][0]) for label in labels}
         for label, (x, y) in points.items():
             panel.errorbar(x, y, yerr=gains[label][1] or 0, fmt="o", ms=9, capsize=4, color=colours[label])
         joined = [points[label] for label in front(points)]
@@ -47,11 +48,6 @@ def pareto(
     figure.tight_layout()
     figures.note(study, figure)
     return figure
-
-
-def _values(study: Study, measure: str, axis: str, label: str) -> list[float]:
-    table = study.of(measure)
-    return [float(value) for value in table.loc[table[axis] == label, "value"]]
 
 
 def _name_beside(panel: Axes, points: Mapping[str, tuple[float, float]], colours: Mapping) -> None:
