@@ -74,6 +74,8 @@ def _grid(args: Namespace) -> list[Run]:
     for name, *values in args.vary:
         if not values:
             raise bad("--vary", name, "FIELD VALUE [VALUE ...]")
+        if name == "hp":
+            raise bad("--vary", name, "hp.NAME, a hyperparameter of the method")
         if any(name == grid[0][0] for grid in grids):
             raise bad("--vary", name, "each field once, with all its values")
         grids.append([(name, v if name in TEXT else literal(v)) for v in values])

@@ -130,7 +130,7 @@ def test_strange_text_also_gives_one_short_line(fed, tmp_path, option, value):
 SWEEPS = {
     "--vary method": "--vary: 'method'...allowed: FIELD VALUE",
     "--vary nope 1 2": "run field: 'nope' is not valid...allowed: augment, bandwidth",
-    "--vary hp 1": "hp: 1...allowed: a mapping",
+    "--vary hp 1 --vary hp.mu 1": "--vary: 'hp'...allowed: hp.NAME",
     "--vary hp.nu 1 2": "hp.nu...allowed: none",
     "--vary seed 0 --vary seed 1": "--vary: 'seed'...allowed: each field once",
     "--vary lr 0.1 -1": "lr: -1...allowed: a number in (0,",

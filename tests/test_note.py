@@ -50,6 +50,7 @@ def test_a_note_without_any_run_is_whole(paper):
 def test_a_headline_has_its_numbers_once_they_are_there(dfl, study, filler):
     text = note.Filler(dfl, {"cpu": {study.table.name: study}}).note()
     lead = filler.text("effect scale=cpu claim=dfl-c14 of=DFL over=FedAvg dataset=CIFAR-10")
+    assert filler.text("effect scale=cpu claim=dfl-c14 over=FedAvg dataset=CIFAR-10") == lead
     start = "**Does DFL beat FedAvg?** DFL minus FedAvg in final accuracy on non-IID CIFAR-10"
     assert note.headline(text).startswith(f"{start}: {lead} at cpu scale with every method's rate tuned (3 seeds). ")
     assert "| DFL − FedAvg | +7.06 points | not run yet |" in text  # the paper scale, in a table that has numbers

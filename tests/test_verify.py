@@ -180,6 +180,7 @@ def test_a_table_and_a_run_that_the_record_lacks_are_found(folder, capsys):
 def test_what_has_no_record_is_named_and_counted(folder, capsys):
     (folder.parents[1] / "bench").mkdir()
     (folder.parents[1] / "bench/bench.json").write_text("{}")
+    (folder.parents[1] / "fedbr.md").write_text("a note, made by the report")
     (folder.parents[1] / "reduced/fedbr").mkdir(parents=True)
     (folder.parents[1] / f"reduced/fedbr/{TABLE}_verdicts.csv").write_text("claim\n")
     code, out = verify(folder.parents[1], capsys)

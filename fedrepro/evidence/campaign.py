@@ -194,11 +194,11 @@ def write(items: list[Item], store: Path, draw: bool = True) -> int:
         plan = Plan(table, scale, seeds)
         folder, known = results_folder() / scale / plan.table.paper, Known(store, committed(scale, plan.table.paper))
         try:
+            study = driver.judged(plan, known)
             if draw:
                 driver.execute(plan, folder)
-            written.setdefault(folder, []).append(driver.judged(plan, known))
-            if draw:
                 print(f"{table} at {scale} scale: written", flush=True)
+            written.setdefault(folder, []).append(study)
         except Exception as error:  # another table may still be written
             failures.append(table)
             print(f"{table} at {scale} scale: FAILED: {driver.short(error)}", flush=True)

@@ -36,8 +36,9 @@ def main(paper: str, scale: str, seeds, workers: int | None, table: str | None, 
             started = time.monotonic()
             try:
                 sweep([run for run in plan.runs() if run.id in todo], store=known.store, workers=workers)
+                study = judged(plan, known)  # first, so that a table that cannot be judged leaves no files
                 execute(plan, folder, workers)
-                studies.append(judged(plan, known))
+                studies.append(study)
                 say(f"{plan.table.name}: done in {time.monotonic() - started:.0f} s")
             except Exception as error:
                 failures.append(plan.table.name)

@@ -166,7 +166,7 @@ class Filler:
         choose("scale", scale, (*spec.SCALES, REPORTED))
         plan = self._home(claim, "paper" if scale == REPORTED else scale)
         wanted = self._labels(plan, labels)
-        sides = [plan.table.names.get(side, side) for side in (of, over) if side is not None]
+        sides = [side and plan.table.names.get(side, side) for side in (of, over)]
         asked = self.planned(plan, claim)
         if measure is not None:
             choose("measure", measure, {one.measure.name for one in asked})
@@ -249,13 +249,13 @@ def _verdicts(study: Study) -> dict[str, Verdict]:
     return {claim.id: found for claim, found in study.verdicts}
 
 
-def _matching(found: Sequence[Contrast], labels: Labels, sides: Sequence[str], measure: str | None) -> list[Contrast]:
+def _matching(found: Sequence[Contrast], labels: Labels, sides: Sequence[Given], measure: Given) -> list[Contrast]:
     """The contrasts that use a cell with each of these labels, with `of` and `over`, if given, on their two sides."""
     kept = []
     for one in found:
         cells = [dict(at) for at in one.weights]
         named = all(any(cell[axis] == label for cell in cells) for axis, label in labels.items())
-        right = all(_all_have(side, label) for side, label in zip(one.sides, sides, strict=False))
+        right = all(label is None or _all_have(side, label) for side, label in zip(one.sides, sides, strict=True))
         kept += [one] if named and right and measure in (None, one.measure.name) else []
     return kept
 

@@ -52,7 +52,7 @@ def main(folder: str, sample: int, seed: int, workers: int | None) -> int:
     _say_absent(checks, Path(folder))
     unchecked = _say_unchecked(records, Path(folder))
     findings += _train_again(records, sample, seed, workers)
-    words = f"FAILED: {findings} findings" if findings else "verified: nothing differs"
+    words = f"FAILED: {findings} finding{'s' * (findings > 1)}" if findings else "verified: nothing differs"
     print(words + (f"; {unchecked} folder{'s' * (unchecked > 1)} could not be checked" if unchecked else ""))
     return 1 if findings else 0
 
@@ -85,8 +85,9 @@ def _say_absent(checks: list["Check"], folder: Path) -> None:
 
 
 def _say_unchecked(records: list[Record], folder: Path) -> int:
-    """Folders with files that belong to no record."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path != folder / "index.html"]
+    """Folders with files that belong to no record; the report's pages and notes are made from all of them."""
+    report = [folder / "index.html", *(folder / f"{paper}{end}" for paper in spec.papers() for end in (".html", ".md"))]
+    files = [path for path in folder.rglob("*") if path.is_file() and path not in report]
     others = Counter(path.parent for path in files)
     for known in records:
         others.pop(known.folder, None)
