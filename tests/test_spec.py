@@ -448,3 +448,22 @@ def test_no_label_names_another_data_set_or_network(name):
                 for field in about:
                     same = cell.fields[field] == paper.get(tuple(known.labels.values()), meant)[field]
                     assert (" for " in label) != same
+
+
+def test_a_seed_that_is_not_complete_is_named_as_such():
+    class Some:
+        def __init__(self, *missing):
+            self.missing = missing
+
+        def has(self, run):
+            return (run.seed, run.hp.get("delta")) not in self.missing
+
+    table = "fedbr/table2_temperature"
+    first, *others = (cell.run(0).hp.get("delta") for cell in Study(table, "smoke", 1).cells)
+    assert others
+    for missing, text in (
+        ([], "0, 1"),
+        ([(1, first)], "0 (in some cells also 1)"),
+        ([(0, first), (1, others[0])], "0, 1 (each in some cells)"),
+    ):
+        assert Study(table, "smoke", 2, Some(*missing)).seeds_text == text

@@ -62,7 +62,7 @@ def _data(name: str) -> str:
 def note(study: Study, figure, measures: list[str] | None = None, more: str = "") -> None:
     """State scale, data and seeds below the figure."""
     data = sorted({_data(cell.run(study.seeds[0]).data) for cell in study.cells})
-    text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {', '.join(map(str, study.seeds))}"
+    text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {study.seeds_text}"
     if any(study.of(measure)["value"].isna().any() for measure in measures or []):
         text += "  ·  a missing point or bar: target not reached"
     figure.text(0.01, -0.02, text + more, fontsize="x-small", color="0.35", ha="left", va="top")

@@ -1,6 +1,7 @@
 """Study: one table or figure of a paper: rows of rounds -> values -> verdicts, each computed once."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -117,6 +118,18 @@ class Study(Plan):
         runs = [run for wanted in self.seeds for _, seed, run in self._measured if seed == wanted]
         gates = {found.run for found in self.gates}
         return runs + [run for run in self.central.values() if run.id in gates]
+
+    @property
+    def seeds_text(self) -> str:
+        """`0, 1, 2`, or while a seed is not complete `0 (in some cells also 1)`."""
+        runs = Counter(seed for _, seed, _ in self._measured)
+        whole, part = (
+            ", ".join(str(seed) for seed in self.seeds if (runs[seed] == len(self.cells)) is complete)
+            for complete in (True, False)
+        )
+        if not part:
+            return whole
+        return f"{whole} (in some cells also {part})" if whole else f"{part} (each in some cells)"
 
     @cached_property
     def rounds(self) -> pd.DataFrame:

@@ -94,7 +94,7 @@ def run_ids(study: Study) -> pd.DataFrame:
 
 def caption(study: Study) -> str:
     note = study.table.at(study.scale).data_note
-    text = f"Scale {study.scale}, seeds {', '.join(map(str, study.seeds))}. {note}"
+    text = f"Scale {study.scale}, seeds {study.seeds_text}. {note}"
     if study.scale != "paper":
         text += " The paper's numbers are of its own scale: compare order and trend, not values."
     return text
