@@ -5,6 +5,7 @@ import pytest
 import results
 from fedrepro.errors import BadInput
 from fedrepro.evidence import note, spec, tables
+from fedrepro.evidence.page import _answered
 from fedrepro.evidence.papers import Paper
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
@@ -79,6 +80,23 @@ def test_the_glance_plots_the_comparisons_of_the_headlines(tmp_path, smoke):
         results.write(tmp_path / "results/cpu/dfl", Study(f"dfl/{table}", "cpu", 2, made))
     (row,) = Paper("dfl", tmp_path / "results").answers
     assert (row.study.table.name, row.name) == ("table3_noniid", "DFL − FedAvg, CIFAR-10")
+
+
+def test_a_headline_with_two_readings_has_two_answers(tmp_path, smoke):
+    """FedBR is ahead if all clients take part and behind if they are drawn: neither alone answers."""
+
+    def level(run):
+        return 0.5 + (run.method == "fedbr") * (0.05 if run.clients == 10 else -0.05)
+
+    made = results.Made(Record(smoke / "results/smoke/fedbr"), level)
+    results.write(tmp_path / "results/cpu/fedbr", Study("fedbr/fig3_convergence", "cpu", 3, made))
+    paper = Paper("fedbr", tmp_path / "results")
+    assert [(row.place, row.state) for row in paper.answers] == [
+        (["sampled clients"], "opposite"),
+        (["all clients"], "holds"),
+    ]
+    badges = _answered(paper, "<strong>Does it?</strong>")
+    assert "no <small>cpu, sampled clients</small>" in badges and "yes <small>cpu, all clients</small>" in badges
 
 
 def test_numbers_are_those_of_the_study(filler, study):

@@ -56,7 +56,7 @@ class Filler:
     def __init__(self, tables: Sequence[Table], studies: Studies):
         self.studies, self.tables = studies, {table.name: table for table in tables}
         self.measurements = 0  # filled in so far
-        self.compared: dict[str, tuple] = {}  # scale -> table and cells of the first comparison filled in
+        self.compared: list[tuple] = []  # scale, table and cells of the headline's comparisons
         self.homes = {claim.id: name for name, table in self.tables.items() for claim in table.claims()}
         self.plan = cache(lambda table, scale: Plan(self.tables[table], scale))
         self.planned, self.printed = cache(_of_claim(contrasts.planned)), cache(_of_claim(contrasts.reported))
@@ -83,8 +83,13 @@ class Filler:
             otherwise = PLACEHOLDER.sub(filled, otherwise)
             return text if measured else otherwise
 
-        text = PLACEHOLDER.sub(filled, PART.sub(chosen, path.read_text(encoding="utf-8")))
-        return re.sub(r"\n{3,}", "\n\n", text)
+        parts = path.read_text(encoding="utf-8").split("\n\n", 2)  # title, headline, the rest
+        texts, counts = [], []
+        for part in parts:
+            texts.append(PLACEHOLDER.sub(filled, PART.sub(chosen, part)))
+            counts.append(len(self.compared))
+        self.compared = self.compared[: max(counts[:2])]
+        return re.sub(r"\n{3,}", "\n\n", "\n\n".join(texts))
 
     def text(self, content: str) -> str:
         """The text for `kind key=value ...`."""
@@ -186,7 +191,7 @@ class Filler:
         effect = here[0].effect if len(here) == 1 else None
         if effect is None:
             return None
-        self.compared.setdefault(scale, (plan.table.name, here[0].cells))
+        self.compared.append((scale, plan.table.name, here[0].cells))
         return f"{effect.bound} {here[0].shown(effect.mean, effect.half)}".strip()
 
     def verdict(self, scale: str, claim: str) -> str | None:

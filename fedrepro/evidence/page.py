@@ -178,9 +178,12 @@ def _glance(found: Sequence[Paper]) -> str:
 
 
 def _answered(paper: Paper, text: str) -> str:
-    """A note, whose first bold words are the question, with the answer at each scale behind them."""
-    answers = (fragments.pill(forest.VERDICTS[row.state], ANSWERS[row.state], row.study.scale) for row in paper.answers)
-    badges = "".join(f" {answer}" for answer in answers)
+    """A note, whose first bold words are the question, with the answers behind them: one per scale, or if the headline
+    compares in several panels, one for each."""
+    several, badges = Counter(row.study.scale for row in paper.answers), ""
+    for row in paper.answers:
+        where = [row.study.scale, *(row.place if several[row.study.scale] > 1 else [])]
+        badges += f" {fragments.pill(forest.VERDICTS[row.state], ANSWERS[row.state], ', '.join(where))}"
     return text.replace("</strong>", f"</strong>{badges}", 1)
 
 

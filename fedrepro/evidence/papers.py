@@ -64,9 +64,9 @@ class Paper:
 
     @property
     def answers(self) -> list[Row]:
-        """At each scale the first comparison in the note, which is that of its headline."""
-        first = self._filler.compared if self.note else {}
-        return [r for r in self.rows if first.get(r.study.scale) == (r.study.table.name, r.contrast.cells)]
+        """The comparisons in the note's headline."""
+        named = self._filler.compared if self.note else []
+        return [r for r in self.rows if (r.study.scale, r.study.table.name, r.contrast.cells) in named]
 
     @property
     def page(self) -> str:
