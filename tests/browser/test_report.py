@@ -98,7 +98,7 @@ def test_the_forest_plot_leads_to_claim_and_runs(open_page):
     box = page.get_by_role("dialog")
     assert box.locator("tbody tr").count() == 6 and re.search(r"fedmlb, seed 2: accuracy \d+\.\d\d%", box.inner_text())
     box.get_by_role("link").first.click()
-    assert "digest" in box.inner_text()
+    box.get_by_text("digest").first.wait_for()  # the run is shown a moment after the click
     page.keyboard.press("Escape")
     page.wait_for_url(lambda url: "#run" not in url)  # the browser tells of the closing a moment later
     assert not box.is_visible()
