@@ -133,4 +133,11 @@ def test_a_panel_without_a_reference_is_withheld(study):
     trained = study(share=0.1, rise=1.0)
     (found,) = trained.gates
     trained.gates = [dataclasses.replace(found, panel={"method": "FedAvg"})]  # as if FedBR's panel had no reference
-    assert trained.untrained == [({"method": "FedBR"}, "no reference is trained at FedBR")]
+    assert trained.untrained == [({"method": "FedBR"}, "runs are still missing at FedBR")]
+
+
+def test_without_the_reference_a_claim_reads_not_run_yet(study):
+    trained = study(share=0.1, rise=1.0)
+    trained.gates = []  # as if central training, or the reference itself, were still to come
+    ((_, verdict),) = trained.verdicts
+    assert (verdict.word, verdict.reason) == ("not run yet", "runs are still missing")

@@ -33,7 +33,8 @@ def states(y, low=0.0, high=np.inf, baselines=None):
         contrast[[0, baseline]] = np.sqrt([0.5, 0.5]) * [1, -1]
         mean, error, df = pooled(y, contrast)
         parts.append((mean * np.sqrt(2), error * np.sqrt(2), df))
-    return decide(*(np.concatenate(numbers, -1) for numbers in zip(*parts, strict=True)), low, high)[2]
+    mean, error, df = (np.concatenate(numbers, -1) for numbers in zip(*parts, strict=True))
+    return decide(mean, mean, error, df, low, high)[2]
 
 
 def holds(found):
@@ -128,8 +129,23 @@ def test_missed_targets_without_any_effect(limit):
     for _ in range(300):
         rounds = rng.normal(1000, 100, (2, 3))
         kept = np.where(rounds <= limit, rounds, np.nan)
-        rows = [{"method": "AB"[i], "seed": s, "value": kept[i, s], "limit": limit} for i, s in np.ndindex(2, 3)]
-        table = pd.DataFrame(rows).assign(measure="m")
+        rows = [{"method": "AB"[i], "seed": s, "value": kept[i, s]} for i, s in np.ndindex(2, 3)]
+        table = pd.DataFrame(rows).assign(measure="m", limit=limit).assign(limit=lambda t: t["value"].fillna(t["limit"]))
+        found.append(judge(claim, table, "cpu", {"method": ["A", "B"]}, measures).state)
+    assert found.count("holds") <= 0.05 * len(found)
+    assert found.count("opposite") <= 0.05 * len(found)
+
+
+@pytest.mark.parametrize("apart", [1, 5, 20])
+def test_targets_between_tests_without_any_effect(apart):
+    """The same, tested every so many rounds: reached for certain only at a test, and after the test before it."""
+    rng = np.random.default_rng(apart)
+    claim, found = claim_of(BEST), []
+    measures = {"m": measure_of(column="round", kind="to_target", target=0.5, better="lower")}
+    for _ in range(300):
+        reached = np.ceil(np.ceil(rng.normal(100, 3, (2, 3))) / apart) * apart
+        rows = [{"method": "AB"[i], "seed": s, "value": reached[i, s]} for i, s in np.ndindex(2, 3)]
+        table = pd.DataFrame(rows).assign(measure="m", limit=lambda t: t["value"] - apart + 1)
         found.append(judge(claim, table, "cpu", {"method": ["A", "B"]}, measures).state)
     assert found.count("holds") <= 0.05 * len(found)
     assert found.count("opposite") <= 0.05 * len(found)

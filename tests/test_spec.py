@@ -390,6 +390,21 @@ def test_measures_by_hand():
     )
 
 
+def test_how_early_a_target_may_have_been_reached():
+    """By hand: tests in rounds 3, 6 and 9, of which the second is the first above 0.3."""
+    measure = {"name": "m", "kind": "to_target", "column": "bytes", "target": 0.3}
+    found = schema.parse(Measure, measure, "measure", schema.Names())
+    accuracy = [float("nan")] * 9
+    accuracy[2::3] = [0.1, 0.35, 0.4]
+    table = pd.DataFrame({"round": range(1, 10), "accuracy": accuracy, "bytes": range(10, 100, 10)})
+    assert (found.value(table, {}), found.limit(table, {})) == (60, 40)  # in round 4, 5 or 6
+    assert found.limit(table.assign(accuracy=0.5), {}) == 10  # tested in every round: reached in the first
+    early = table.assign(accuracy=[*accuracy[:2], 0.5, *accuracy[3:]])
+    assert (found.value(early, {}), found.limit(early, {})) == (30, 10)  # the first test came too late
+    assert found.limit(table.assign(accuracy=0.2), {}) == 90  # missed: what was spent in the end
+
+
+
 def test_bad_requests():
     with pytest.raises(BadInput, match="table: 'fedbr/table9' is not valid"):
         Study("fedbr/table9")

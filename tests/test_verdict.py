@@ -169,13 +169,33 @@ def test_cells_are_averaged_before_the_residual_is_taken():
     assert effect.half == pytest.approx(error[0] * np.sqrt(2) * {6: 2.4469, 3: 3.1824}[int(df[0])], rel=1e-4)
 
 
+def test_a_target_is_reached_between_two_tests():
+    """By hand: tested every 5 rounds, A at 10 (6 to 10) and B at 15 (11 to 15): at least 1 round apart, at most 9."""
+    table, axes = panel(A=[10.0, 10.0, 10.0], B=[15.0, 15.0, 15.0])
+    limits = {"better": "lower", "kind": "to_target", "column": "round", "axes": axes}
+    apart = table.assign(limit=table["value"] - 4)
+    (effect,) = judged(BEST, apart, **limits).effects
+    assert (effect.mean, effect.bound, effect.state, text(effect)) == (5.0, "about", "holds", "B − A: about +5 ± 0")
+    # B at the same test as A: anything from -4 to 4 rounds, however many seeds agree
+    same = apart.assign(value=10.0, limit=6.0)
+    found = judged(BEST, same, **limits)
+    assert (found.state, found.effects[0].seeds_needed) == ("undecided", None)
+    assert found.reason == "0 of 1 holds, 1 open; targets were reached too close together for the rounds that were tested"
+    # within 8 rounds of each other is not sure either: 9 is possible; within 10 is
+    near = {**BEST, "kind": "near", "margin": 8.0}
+    assert state(near, apart, **limits) == "undecided"
+    assert state({**near, "margin": 10.0}, apart, **limits) == "holds"
+    # tested in every round: nothing is left open
+    assert text(judged(BEST, table.assign(limit=table["value"]), **limits).effects[0]) == "B − A: +5 ± 0"
+
+
 def test_holm_by_hand():
     """Three comparisons against the claim: p = 0.01, 0.02, 0.03 become 0.03, 0.04, 0.04."""
     distance = t.isf(np.array([0.02, 0.01, 0.03]) / 2, 8)
-    _, adjusted, states = decide(-distance, np.ones(3), np.full(3, 8), 0.0, np.inf)
+    _, adjusted, states = decide(-distance, -distance, np.ones(3), np.full(3, 8), 0.0, np.inf)
     assert adjusted == pytest.approx([0.04, 0.03, 0.04])
     assert list(states) == ["opposite"] * 3
-    _, adjusted, states = decide(-distance / 1.5, np.ones(3), np.full(3, 8), 0.0, np.inf)
+    _, adjusted, states = decide(-distance / 1.5, -distance / 1.5, np.ones(3), np.full(3, 8), 0.0, np.inf)
     assert list(states) == ["open"] * 3
     assert (adjusted > 0.05).all()
 
@@ -383,7 +403,7 @@ def test_cells_that_are_planned_are_not_run_yet():
     here = [{"method": method, "level": "0"} for method in ("A", "B")]
     assert judge(*known, planned=here).reason == "the cpu scale does not have these cells"
     found = judge(*known, planned=[*here, {"method": "C", "level": "0"}])
-    assert (found.word, found.reason) == ("not run yet", "its cells are not trained yet")
+    assert (found.word, found.reason) == ("not run yet", "runs are still missing")
 
 
 def test_absolute_numbers_only_at_paper_scale():

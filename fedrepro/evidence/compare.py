@@ -109,7 +109,7 @@ class Comparison:
         ahead = scores.iloc[0].to_numpy() - scores.iloc[1:].to_numpy()
         mean, error = ahead.mean(1), ahead.std(1, ddof=1) / np.sqrt(len(self.seeds))
         regions = ((-np.inf, 0.0), (0.0, np.inf))
-        better, worse = (decide(mean, error, len(self.seeds) - 1, *region)[2] == "opposite" for region in regions)
+        better, worse = (decide(mean, mean, error, len(self.seeds) - 1, *region)[2] == "opposite" for region in regions)
         return np.select([better, worse], ["better", "worse"], "undecided").tolist()
 
     def figure(self) -> Figure:

@@ -34,8 +34,9 @@ class Measure(Tagged):
         """The number of a run with these labels; NaN if a target was missed or the budget is below one round."""
         raise NotImplementedError
 
-    def limit(self, rounds: pd.DataFrame) -> float:
-        """What a run had spent when it stopped, if the measure has a target."""
+    def limit(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
+        """The least that the number can be, if the measure has a target: what had been spent after the first round that
+        was not tested before the target was reached, or when the run stopped without reaching it."""
         return NAN
 
     @property
@@ -122,12 +123,20 @@ class ToTarget(Measure, kind="to_target"):
     def target_at(self, labels: dict[str, str]) -> float:
         return next((case.target for case in self.targets if matches(case.where, labels)), self.target)
 
-    def value(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
-        reached = _column(rounds, self.of) >= self.target_at(labels)
-        return float(_column(rounds, self.column)[reached][0]) * self.times if reached.any() else NAN
+    def _reached(self, rounds: pd.DataFrame, labels: dict[str, str]) -> np.ndarray:
+        """The numbers of the rows whose tests reach the target."""
+        return np.flatnonzero(_column(rounds, self.of) >= self.target_at(labels))
 
-    def limit(self, rounds: pd.DataFrame) -> float:
-        return _last(_column(rounds, self.column)) * self.times
+    def value(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
+        reached = self._reached(rounds, labels)
+        return float(_column(rounds, self.column)[reached[0]]) * self.times if len(reached) else NAN
+
+    def limit(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
+        reached, spent = self._reached(rounds, labels), _column(rounds, self.column)
+        if not len(reached):
+            return _last(spent) * self.times
+        tests = np.flatnonzero(~np.isnan(_column(rounds, self.of)))
+        return float(spent[max(tests[tests < reached[0]], default=-1) + 1]) * self.times
 
     @property
     def learned(self) -> bool:

@@ -7,7 +7,6 @@ smaller at 1%, by an F test over all panels in which the claim makes this compar
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.stats import f as fisher
@@ -27,13 +26,21 @@ class Estimate:
 
     what: str
     mean: float
+    least: float  # that the mean can be: targets were missed, or reached between two tests
+    most: float
     error: float  # standard error; NaN if unknown
     df: float
     low: float
     high: float
-    bound: str
     seeds: int
     unit: str
+
+    @property
+    def bound(self) -> str:
+        """How the mean is to be read."""
+        if np.isnan(self.mean) or self.least == self.most:
+            return ""
+        return "at least" if self.most == np.inf else "at most" if self.least == -np.inf else "about"
 
 
 def estimate(made: list[Comparison], cells: Cells, measure: Measure) -> list[Estimate]:
@@ -52,15 +59,14 @@ def _estimate(made: list[Comparison], cells: Cells, measure: Measure) -> list[Es
     """The same where all comparisons have all seeds."""
     seeds = len(cells.y)
     fixed = np.array([_is_seedless(comparison, cells, measure) for comparison in made], bool)
-    bounded = [_bounded(comparison, cells) for comparison in made]
-    mean = np.array([numbers.mean() for numbers, _ in bounded])
+    ranges = [_range(comparison, cells) for comparison in made]
+    mean, least, most = (np.array([found[i].mean() for found in ranges]) for i in range(3))
     error = np.where(fixed, 0.0, np.nan)
     df = np.where(fixed, np.inf, np.nan)
     stacks: dict[tuple, list] = {}
     for i in np.flatnonzero(~fixed & ~np.isnan(mean)) if seeds > 1 else []:
-        numbers, bound = bounded[i]
-        error[i], df[i] = np.sqrt(_variance(numbers) / seeds), seeds - 1
-        if not bound and (found := _panel(made[i].weights, cells)):
+        error[i], df[i] = np.sqrt(_variance(ranges[i][0]) / seeds), seeds - 1
+        if np.isfinite(most[i] - least[i]) and (found := _panel(made[i].weights, cells)):
             labels, direction, panel = found
             stacks.setdefault((labels, tuple(direction.round(9))), []).append((i, direction, panel))
     for members in stacks.values():
@@ -70,7 +76,7 @@ def _estimate(made: list[Comparison], cells: Cells, measure: Measure) -> list[Es
         error[(error == 0) & ~fixed] = np.nan  # two equal numbers may be chance
     units = [measure.unit if comparison.unit is None else comparison.unit for comparison in made]
     return [
-        Estimate(c.what, float(mean[i]), error[i], df[i], c.low, c.high, bounded[i][1], seeds, units[i])
+        Estimate(c.what, float(mean[i]), least[i], most[i], error[i], df[i], c.low, c.high, seeds, units[i])
         for i, c in enumerate(made)
     ]
 
@@ -82,17 +88,20 @@ def _is_seedless(c: Comparison, cells: Cells, measure: Measure) -> bool:
     return set(np.flatnonzero(c.used)) <= set(seedless) and (len(c.numbers) == 1 or _variance(c.numbers) == 0)
 
 
-def _bounded(c: Comparison, cells: Cells) -> tuple[np.ndarray, str]:
-    """A run that missed its target counts with what it had spent when it stopped. If only one side missed, that bounds
-    the difference; if both did, nothing is known (NaN)."""
-    missed = np.isnan(cells.y) & c.used
-    if not missed.any() or c.weights is None:
-        return c.numbers, ""
-    sides = set(np.sign(c.weights[missed.any(axis=0)]))
-    if len(sides) > 1:
-        return c.numbers, ""
-    spent = np.where(missed, cells.limit, cells.y)[:, c.used]
-    return spent @ c.weights[c.used], "at least" if sides == {1.0} else "at most"
+def _range(c: Comparison, cells: Cells) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Per seed the number, the least and the most that it can be. A run that missed its target counts with what it had
+    spent when it stopped, but may need any amount; a target that was reached may have been reached at any round since
+    the test before. If runs on both sides missed theirs, nothing is known (NaN)."""
+    if c.weights is None:
+        return c.numbers, c.numbers, c.numbers
+    weights, y, limit = c.weights[c.used], cells.y[:, c.used], cells.limit[:, c.used]
+    missed, more, less = np.isnan(y), weights > 0, weights < 0
+    higher, lower = np.where(missed, np.inf, 0.0), np.nan_to_num(y - limit)  # how far each run's number may be off
+    below = lower[:, more] @ weights[more] - higher[:, less] @ weights[less]
+    above = higher[:, more] @ weights[more] - lower[:, less] @ weights[less]
+    one_side = missed.any() and not (missed[:, more].any() and missed[:, less].any())
+    numbers = np.where(missed, limit, y) @ weights if one_side else c.numbers
+    return numbers, numbers - below, numbers + above
 
 
 def _panel(weights: np.ndarray | None, cells: Cells) -> tuple[tuple, np.ndarray, np.ndarray] | None:
@@ -147,19 +156,16 @@ def pooled(panels: np.ndarray, contrast: np.ndarray) -> tuple[np.ndarray, np.nda
     return numbers.mean(-1), np.sqrt(variance / seeds), df
 
 
-def distances(mean, low, high, bounds):
-    """How far inside and how far outside the claimed region a mean lies; a bound counts only for what it proves."""
-    least, most = bounds == "at least", bounds == "at most"
-    above, below = mean - low, high - mean  # inside if both are positive
-    proven_above, proven_below = ~(most & np.isfinite(low)), ~(least & np.isfinite(high))
-    inside = np.where(proven_above & proven_below, np.minimum(above, below), -np.inf)
-    outside = np.maximum(np.where(least, -np.inf, -above), np.where(most, -np.inf, -below))
-    return inside, outside
+def distances(least, most, low, high):
+    """How far inside and how far outside the claimed region a mean between `least` and `most` lies for certain."""
+    with np.errstate(invalid="ignore"):
+        above, below = (np.where(np.isinf(edge), np.inf, gap) for edge, gap in ((low, least - low), (high, high - most)))
+    return np.minimum(above, below), np.maximum(low - most, least - high)
 
 
-def decide(mean, se, df, low, high, bounds: Any = ""):
+def decide(least, most, se, df, low, high):
     """Arrays (..., comparisons of one claim) -> each one's own p, its p of the opposite after Holm, its state."""
-    p, p_opposite = (_two_sided(distance, se, df) for distance in distances(mean, low, high, bounds))
+    p, p_opposite = (_two_sided(distance, se, df) for distance in distances(least, most, low, high))
     order = np.argsort(p_opposite, -1)
     steps = np.take_along_axis(np.nan_to_num(p_opposite, nan=1.0), order, -1) * (p.shape[-1] - np.arange(p.shape[-1]))
     adjusted = np.empty_like(steps)

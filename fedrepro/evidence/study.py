@@ -17,7 +17,7 @@ from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.record import RUNS, Known, Part, Record, Source
 from fedrepro.evidence.schema import matches
 from fedrepro.evidence.table import Table
-from fedrepro.evidence.verdict import Verdict, judge
+from fedrepro.evidence.verdict import LATER, Verdict, judge
 from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
 
@@ -159,7 +159,7 @@ class Study(Plan):
         rows = []
         for labels, table in by_labels(self.rounds, ["run", *self.axes, "seed"]):
             for name, measure in self.measures.items():
-                numbers = {"value": measure.value(table, labels), "limit": measure.limit(table)}
+                numbers = {"value": measure.value(table, labels), "limit": measure.limit(table, labels)}
                 rows.append({**labels, "measure": name, **numbers, "unit": measure.unit, "scale": self.scale})
         return pd.DataFrame(rows)
 
@@ -218,13 +218,13 @@ class Study(Plan):
         if self.scale == "smoke":
             return [({}, "smoke scale only shows that everything runs")]
         if not self.gates:
-            return [({}, "no reference of this table is trained")]
+            return [({}, LATER if self.table.gate else "this table has no reference that could be trained")]
         judged = [found.panel for found in self.gates]
         here = [{axis: cell.labels[axis] for axis in judged[0]} for cell in self.cells]
         unknown = [panel for i, panel in enumerate(here) if panel not in judged and panel not in here[:i]]
         failed = [found for found in self.gates if not found.passed]
         return [(found.panel, f"the reference is {found.words}{_at(found.panel)}") for found in failed] + [
-            (panel, f"no reference is trained{_at(panel)}") for panel in unknown
+            (panel, f"{LATER}{_at(panel)}") for panel in unknown
         ]
 
     def grouped(self) -> pd.DataFrame:

@@ -35,7 +35,7 @@ MARKS = {
     "not testable": "–",
     NOT_RUN: "…",
 }
-LATER = "its cells are not trained yet"
+LATER = "runs are still missing"
 Untrained = Sequence[tuple[dict[str, str], str]]
 
 
@@ -48,7 +48,7 @@ class Effect:
     half: float | None  # None with one seed
     low: float
     high: float
-    bound: str  # "at least" or "at most", if runs missed their target
+    bound: str  # "at least" or "at most" if runs missed their target; "about" if tests were rounds apart
     df: float | None  # None if nothing was estimated
     p: float | None  # that the mean lies outside the region, on its own, two-sided
     p_opposite: float | None  # that it lies inside, after Holm's correction over the claim
@@ -99,8 +99,11 @@ class Verdict:
             return f"{self.counts}; one seed shows no spread: two may decide, three are better"
         if self.state != "undecided":
             return self.counts
-        if any(np.isnan(effect.mean) or effect.bound for effect in self.effects if effect.state == "open"):
+        missed = ("at least", "at most")
+        if any(np.isnan(e.mean) or e.bound in missed for e in self.effects if e.state == "open"):
             return f"{self.counts}; targets were missed"
+        if any(e.bound and not e.seeds_needed for e in self.effects if e.state == "open"):
+            return f"{self.counts}; targets were reached too close together for the rounds that were tested"
         needed = self.seeds_needed
         decide = f"about {needed} seeds would decide" if needed else f"even {MOST_SEEDS} seeds would not decide"
         return f"{self.counts}; {decide}"
@@ -164,7 +167,8 @@ def judge(
             found = estimate(part.made, part.cells, part.measure)
             estimates += [replace(one, what=name + one.what) for one in found]
     if not estimates:
-        return Verdict(NOT_RUN if LATER in why else "not testable", scale, why="; ".join(dict.fromkeys(why)))
+        reason = "; ".join(dict.fromkeys(why))
+        return Verdict(NOT_RUN if LATER in reason else "not testable", scale, why=reason)
     effects = _effects(estimates)
     state = _most(effects) if claim.most else _conclusion(effects)
     if state == "holds" and why:
@@ -250,12 +254,12 @@ def _most(effects: tuple[Effect, ...]) -> str:
 
 def _effects(estimates: list[Estimate]) -> tuple[Effect, ...]:
     """All comparisons of a claim, decided together."""
-    mean, error, df, low, high, bound = (
-        np.array([getattr(e, name) for e in estimates]) for name in ("mean", "error", "df", "low", "high", "bound")
+    least, most, error, df, low, high = (
+        np.array([getattr(e, name) for e in estimates]) for name in ("least", "most", "error", "df", "low", "high")
     )
-    p, p_opposite, states = decide(mean, error, df, low, high, bound)
+    p, p_opposite, states = decide(least, most, error, df, low, high)
     half = student.isf(LEVEL / 2, df) * error
-    inside, outside = distances(mean, low, high, bound)
+    inside, outside = distances(least, most, low, high)
     return tuple(
         Effect(
             what=e.what,
