@@ -12,7 +12,7 @@ from test_methods import Reference, close, differ
 from fedrepro import build, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
-from fedrepro.evidence.verdict import judge
+from fedrepro.evidence.judge import judge
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.ama import mixing
 from fedrepro.simulation import session

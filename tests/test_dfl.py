@@ -11,7 +11,7 @@ from test_methods import Reference, close, differ
 from fedrepro import Run, build, rounds, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
-from fedrepro.evidence.verdict import judge
+from fedrepro.evidence.judge import judge
 from fedrepro.methods.base import Round, Upload
 from fedrepro.methods.dfl import divergence, merge, soft_targets
 from fedrepro.methods.fedgen import diversity, generate, generator

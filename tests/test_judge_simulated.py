@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from test_verdict import BEST, claim_of, measure_of
 
+from fedrepro.evidence.judge import judge
 from fedrepro.evidence.statistics import decide, pooled
-from fedrepro.evidence.verdict import judge
 
 DRAWS = 2000
 METHODS = ["A", "B", "C", "D", "E"]
@@ -130,7 +130,7 @@ def test_missed_targets_without_any_effect(limit):
         rounds = rng.normal(1000, 100, (2, 3))
         kept = np.where(rounds <= limit, rounds, np.nan)
         rows = [{"method": "AB"[i], "seed": s, "value": kept[i, s]} for i, s in np.ndindex(2, 3)]
-        table = pd.DataFrame(rows).assign(measure="m", limit=limit).assign(limit=lambda t: t["value"].fillna(t["limit"]))
+        table = pd.DataFrame(rows).assign(measure="m", limit=lambda t: t["value"].fillna(limit))
         found.append(judge(claim, table, "cpu", {"method": ["A", "B"]}, measures).state)
     assert found.count("holds") <= 0.05 * len(found)
     assert found.count("opposite") <= 0.05 * len(found)

@@ -13,8 +13,8 @@ from fedrepro import Run, build, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
 from fedrepro.evidence.extras.kapc import savings, self_by_visit, without_learning
+from fedrepro.evidence.judge import judge
 from fedrepro.evidence.study import Study
-from fedrepro.evidence.verdict import judge
 from fedrepro.methods.kapc import normalise, step, write_back
 from fedrepro.methods.kapc_bls import excess, lengths, log_m, walk
 from fedrepro.methods.mixtures import combine, gram

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fedrepro.evidence import papers, spec
-from fedrepro.evidence.verdict import judge
+from fedrepro.evidence.judge import judge
 
 SEEDS = 3
 SPREAD = 1e-5  # of the value, over seeds, where the paper prints none: below its last digit

@@ -11,12 +11,13 @@ import pytest
 from fedrepro.errors import BadInput
 from fedrepro.evidence import schema, sections, spec
 from fedrepro.evidence.gate import Rule
+from fedrepro.evidence.judge import judge
 from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.statements import Pair, Statement
 from fedrepro.evidence.study import Study
 from fedrepro.evidence.table import Table
 from fedrepro.evidence.tune import pilots
-from fedrepro.evidence.verdict import Verdict, judge
+from fedrepro.evidence.verdict import Verdict
 
 CLAIMS = {"arena": 0, "ama": 22, "dfl": 29, "fedbr": 40, "fedmlb": 30, "kapc": 40}  # that we found in each paper
 TABLES = [f"{paper}/{table.name}" for paper in spec.papers() for table in spec.tables(paper)]
@@ -402,7 +403,6 @@ def test_how_early_a_target_may_have_been_reached():
     early = table.assign(accuracy=[*accuracy[:2], 0.5, *accuracy[3:]])
     assert (found.value(early, {}), found.limit(early, {})) == (30, 10)  # the first test came too late
     assert found.limit(table.assign(accuracy=0.2), {}) == 90  # missed: what was spent in the end
-
 
 
 def test_bad_requests():

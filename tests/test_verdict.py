@@ -10,10 +10,11 @@ from scipy.stats import t
 
 from fedrepro.evidence import schema
 from fedrepro.evidence.claims import Claim, claims_of
+from fedrepro.evidence.judge import judge
 from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.statements import Statement
 from fedrepro.evidence.statistics import decide, pooled
-from fedrepro.evidence.verdict import Effect, Verdict, claimed, judge, word
+from fedrepro.evidence.verdict import Effect, Verdict, claimed, word
 
 AXES = {"method": ["A", "B"], "level": ["0", "5", "9"]}
 NAN = float("nan")
@@ -180,7 +181,7 @@ def test_a_target_is_reached_between_two_tests():
     same = apart.assign(value=10.0, limit=6.0)
     found = judged(BEST, same, **limits)
     assert (found.state, found.effects[0].seeds_needed) == ("undecided", None)
-    assert found.reason == "0 of 1 holds, 1 open; targets were reached too close together for the rounds that were tested"
+    assert found.reason == "0 of 1 holds, 1 open; targets were reached too close together for our tests"
     # within 8 rounds of each other is not sure either: 9 is possible; within 10 is
     near = {**BEST, "kind": "near", "margin": 8.0}
     assert state(near, apart, **limits) == "undecided"
@@ -404,6 +405,58 @@ def test_cells_that_are_planned_are_not_run_yet():
     assert judge(*known, planned=here).reason == "the cpu scale does not have these cells"
     found = judge(*known, planned=[*here, {"method": "C", "level": "0"}])
     assert (found.word, found.reason) == ("not run yet", "runs are still missing")
+
+
+def test_an_average_over_too_few_cells_contradicts_nothing():
+    """A is 1, 3 and 5 points better at levels 0, 5 and 9, where planned; the claim says B."""
+    pair = {"better": {"method": "B"}, "worse": {"method": "A"}}
+    claim = claim_of({"id": "x", "kind": "compare", "measure": "m", "pairs": [pair]})
+    every = [{"method": method, "level": level} for method in "AB" for level in AXES["level"]]
+    part = CLEAR[CLEAR["level"] != AXES["level"][0]].assign(measure="m")
+    known = "paper", {**AXES, "level": AXES["level"][1:]}, {"m": measure_of()}
+    found = judge(claim, part, *known, paper_cells=every, planned=every)
+    assert (found.state, found.effects[0].mean < 0, found.effects[0].state) == ("undecided", True, "open")
+    assert found.reason == "0 of 1 holds, 1 open; averages lack cells that are still to be run"
+    # all that this scale plans: opposite there
+    fewer = [cell for cell in every if cell["level"] != AXES["level"][0]]
+    assert judge(claim, part, *known, paper_cells=every, planned=fewer).state == "opposite"
+    # the other way round it holds, in part
+    pairs = [{"better": {"method": "A"}, "worse": {"method": "B"}}]
+    claim = claim_of({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs})
+    assert judge(claim, part, *known, paper_cells=every, planned=fewer).state == "holds in part"
+    # one comparison per level is no average: what was run decides
+    claim = claim_of({"id": "x", "kind": "compare", "measure": "m", "pairs": [pair], "each": ["level"]})
+    assert judge(claim, part, *known, paper_cells=every, planned=every).state == "opposite"
+
+
+def test_a_claim_is_opposite_only_under_both_readings():
+    better, worse, same = [0.50, 0.51, 0.52], [0.45, 0.46, 0.47], [0.51, 0.50, 0.52]
+
+    def found(first, second):
+        cells = {("A", "one"): better, ("B", "one"): first, ("A", "two"): better, ("B", "two"): second}
+        rows = [{"method": m, "as": r, "seed": i, "value": v} for (m, r), vs in cells.items() for i, v in enumerate(vs)]
+        axes = {"method": ["A", "B"], "as": ["one", "two"]}
+        claim = claim_of({**BEST, "winner": "B"})
+        return judge(claim, pd.DataFrame(rows).assign(measure="m"), "cpu", axes, {"m": measure_of()}, readings="as")
+
+    assert found(worse, worse).state == "opposite"
+    best = [0.6, 0.61, 0.62]
+    assert found(best, best).state == "holds"
+    assert found(worse, same).state == "undecided"
+    assert found(worse, same).reason.endswith("it depends on the reading: opposite with one, undecided with two")
+    assert found(worse, best).reason.endswith("it depends on the reading: opposite with one, holds with two")
+    assert found(same, best).state == "undecided"
+
+
+def test_a_lead_by_hand():
+    """A - B is 0.01, 0.03 and 0.05 with every seed: 0.03 on average."""
+    claim = {"id": "x", "kind": "lead", "measure": "m", "of": {"method": "A"}, "over": {"method": "B"}, "lead": 0.03}
+    assert state({**claim, "tolerance": 0.005}, CLEAR, "cpu") == "not testable"
+    assert state({**claim, "tolerance": 0.005}, CLEAR, "paper") == "holds"
+    assert state({**claim, "lead": 0.04, "tolerance": 0.005}, CLEAR, "paper") == "opposite"
+    assert state({**claim, "tolerance": 0.005, "each": ["level"]}, CLEAR, "paper") == "opposite"
+    assert state({**claim, "tolerance": 0.025, "each": ["level"]}, CLEAR, "paper") == "holds"
+    assert state({**claim, "lead": -0.03, "tolerance": 0.005}, CLEAR, "paper", better="lower") == "holds"
 
 
 def test_absolute_numbers_only_at_paper_scale():

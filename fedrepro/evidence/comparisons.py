@@ -31,6 +31,14 @@ class Cells:
         if "limit" in values:
             self.limit[seed, cell] = values["limit"]
 
+    def named(self, used: np.ndarray) -> frozenset[tuple[str, ...]]:
+        """The labels of these cells."""
+        return frozenset(map(tuple, self.labels.to_numpy()[used]))
+
+    def labels_on(self, axis: str, used: np.ndarray) -> list[str]:
+        """The labels that these cells have on an axis; none if there is no such axis."""
+        return list(dict.fromkeys(self.labels.loc[used, axis])) if axis in self.axes else []
+
     def paired(self, used: np.ndarray) -> np.ndarray:
         """The seeds with which all these cells were run."""
         return np.flatnonzero(self.there[:, used].all(axis=1))

@@ -11,12 +11,13 @@ from functools import cached_property
 
 import pandas as pd
 
-from fedrepro.evidence import measures, statements, verdict
+from fedrepro.evidence import judge, measures, statements, verdict
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.comparisons import Comparison
+from fedrepro.evidence.judge import Part, Untrained
 from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.study import Plan, Study
-from fedrepro.evidence.verdict import Effect, Part, Untrained
+from fedrepro.evidence.verdict import Effect
 
 LEVELS = (measures.Final, measures.Best, measures.Mean, measures.AtRound, measures.WithinBudget)  # an accuracy itself
 Labels = tuple[tuple[str, str], ...]  # of a cell: (axis, label) for every axis
@@ -126,10 +127,10 @@ def measured(study: Study, claim: Claim, untrained: Untrained | None = None) -> 
         untrained = study.untrained
         found = next(one for own, one in study.verdicts if own.id == claim.id)
     else:
-        found = verdict.judge(claim, study.values, study.scale, *known[1:], untrained=untrained)
+        found = judge.judge(claim, study.values, study.scale, *known[1:], untrained=untrained)
     if not found.effects:
         return []
-    made = [(part, one) for part in verdict.parts_of(claim, *known, untrained) for one in part.made]
+    made = [(part, one) for part in judge.parts_of(claim, *known, untrained) for one in part.made]
     return [_contrast(claim, *one, effect) for one, effect in zip(made, found.effects, strict=True)]
 
 
@@ -154,7 +155,7 @@ def _of_values(plan: Plan, claim: Claim, values: pd.DataFrame) -> list[Contrast]
     if any(isinstance(statement, statements.Untestable) for statement in claim.statements):
         return []
     values = values.drop_duplicates([*plan.axes, "measure"])
-    parts = verdict.parts_of(claim, values, plan.axes, plan.measures, plan.table.reported_rows())
+    parts = judge.parts_of(claim, values, plan.axes, plan.measures, plan.table.reported_rows())
     return [_contrast(claim, part, one) for part in parts for one in part.made]
 
 

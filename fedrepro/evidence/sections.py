@@ -21,6 +21,7 @@ class Axis:
     choices: dict[str, Fields] = field(default_factory=dict)
     values: list[Any] = field(default_factory=list)
     format: str = ""  # of a value: "level:{}"
+    readings: bool = False  # its labels are readings of the paper, of which the authors had one
     field: str = ""  # that the values set: of Run, or hp.NAME
 
     def __post_init__(self):

@@ -210,6 +210,24 @@ class Ratio(Statement, kind="ratio"):
             yield nonlinear(cells, what, numbers, np.flatnonzero(a + b), **region)
 
 
+class Lead(Number, kind="lead"):
+    """One selection is ahead of another by the claimed difference, within the tolerance, at every combination of labels
+    on the axes in `each`; over the other axes cells are averaged."""
+
+    of: Selection
+    over: Selection
+    lead: float
+    tolerance: float
+    each: list[AxisName] = field(default_factory=list)
+
+    def comparisons(self, measure: Measure, cells: Cells, reported: Reported) -> Iterator[Comparison]:
+        for panel, group in cells.each(self.where, self.each):
+            a, b = (cells.mean(side, group) for side in (self.of, self.over))
+            if a is not None and b is not None:
+                what = f"{panel} {minus(name_of(self.of), name_of(self.over), measure.sign)}"
+                yield linear(cells, what, measure.sign * (a - b), **around(self.lead, self.tolerance))
+
+
 class Saving(Number, kind="saving"):
     """The winner saves the claimed share of another's cost, 1 - own / other, within the tolerance."""
 

@@ -159,7 +159,8 @@ def pooled(panels: np.ndarray, contrast: np.ndarray) -> tuple[np.ndarray, np.nda
 def distances(least, most, low, high):
     """How far inside and how far outside the claimed region a mean between `least` and `most` lies for certain."""
     with np.errstate(invalid="ignore"):
-        above, below = (np.where(np.isinf(edge), np.inf, gap) for edge, gap in ((low, least - low), (high, high - most)))
+        gaps = (low, least - low), (high, high - most)
+        above, below = (np.where(np.isinf(edge), np.inf, gap) for edge, gap in gaps)
     return np.minimum(above, below), np.maximum(low - most, least - high)
 
 

@@ -14,10 +14,11 @@ from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import gate, spec
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.comparisons import select
+from fedrepro.evidence.judge import LATER, judge
 from fedrepro.evidence.record import RUNS, Known, Part, Record, Source
 from fedrepro.evidence.schema import matches
 from fedrepro.evidence.table import Table
-from fedrepro.evidence.verdict import LATER, Verdict, judge
+from fedrepro.evidence.verdict import Verdict
 from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
 
@@ -189,9 +190,9 @@ class Study(Plan):
     def verdicts(self) -> list[tuple[Claim, Verdict]]:
         """Every claim with its verdict."""
         known = self.values, self.scale, self.axes, self.measures, self.table.reported_rows(), self.untrained
-        whole = [cell.labels for cell in self.table.cells("paper", tuned=False)]
-        planned = [cell.labels for cell in self.table.cells(self.scale, tuned=False)]
-        return [(claim, judge(claim, *known, whole, planned)) for claim in self.table.claims()]
+        whole, planned = ([cell.labels for cell in self.table.cells(s, tuned=False)] for s in ("paper", self.scale))
+        rest = whole, planned, self.table.readings
+        return [(claim, judge(claim, *known, *rest)) for claim in self.table.claims()]
 
     @cached_property
     def gates(self) -> list[gate.Gate]:

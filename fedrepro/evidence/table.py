@@ -78,6 +78,11 @@ class Table:
     def name(self) -> str:
         return self.path.stem
 
+    @property
+    def readings(self) -> str:
+        """The axis of readings of the paper, if there is one."""
+        return next((name for name, axis in self.axis.items() if axis.readings), "")
+
     def at(self, scale: str) -> sections.Scale:
         choose("scale", scale, SCALES)
         if scale not in self.scale:

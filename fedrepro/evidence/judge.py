@@ -1,0 +1,215 @@
+"""What measured values say about a paper's claim.
+
+A claim is a list of comparisons. Each has one number per seed (a difference of methods, a slope, a quotient) and a
+region in which the claim puts their mean, which is judged by a 95% interval:
+
+holds     The interval lies inside the region. A claim holds if every comparison does, each on its own at 5%: an
+          intersection-union test, which needs no correction.
+opposite  The interval lies outside, and still at 5% after Holm's correction over all comparisons of the claim.
+          One such comparison is enough for the claim.
+open      Anything else.
+
+A claim holds in part if all comparisons that were made hold, but the paper's table makes more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from fedrepro.evidence.claims import Claim
+from fedrepro.evidence.comparisons import Cells, Comparison, select
+from fedrepro.evidence.measures import Measure
+from fedrepro.evidence.statements import Number, Reported, Statement, Untestable
+from fedrepro.evidence.statistics import LEVEL, Estimate, decide, distances, estimate, seeds_needed
+from fedrepro.evidence.verdict import NOT_RUN, Effect, Verdict
+
+LATER = "runs are still missing"
+FEWER = "averages lack cells that are still to be run"
+Untrained = Sequence[tuple[dict[str, str], str]]
+Used = frozenset[tuple[str, ...]]  # the labels of the cells that a comparison uses
+
+
+def judge(
+    claim: Claim,
+    values: pd.DataFrame,
+    scale: str,
+    axes: dict[str, list[str]],
+    measures: dict[str, Measure],
+    reported: Reported = (),
+    untrained: Untrained = (),
+    paper_cells: Sequence[dict[str, str]] = (),
+    planned: Sequence[dict[str, str]] = (),
+    readings: str = "",
+) -> Verdict:
+    """`values`: measure, the axes' labels, seed, value (NaN if a target was missed) and, for targets, `limit`: the
+    least that it can be. `untrained`: panels in which accuracy cannot be judged yet, and why. `paper_cells`: the
+    labels of every cell of the paper's table, to say how much of the claim was judged; `planned`: those of this scale,
+    trained or not. `readings`: the axis with two readings of the paper, of which its authors had one.
+
+    A claim on several measures, or in several blocks, is one claim with the comparisons of all of them."""
+    for statement in claim.statements:
+        if isinstance(statement, Untestable):
+            return Verdict("not testable", scale, why=statement.why)
+        if isinstance(statement, Number) and not statement.any_scale and scale != "paper":
+            return Verdict("not testable", scale, why="an absolute number, judged at paper scale only")
+    parts = parts_of(claim, values, axes, measures, reported, untrained)
+    estimates, why = _estimates(parts, [compared(part, planned, reported) for part in parts], scale)
+    if not estimates:
+        return Verdict(NOT_RUN if LATER in why else "not testable", scale, why=why)
+    made = [(part.cells, one.used) for part in parts if part.cells is not None for one in part.made]
+    used = [cells.named(which) for cells, which in made]
+    here, whole = ([one for p in parts for one in compared(p, cells, reported)] for cells in (planned, paper_cells))
+    effects = tuple(  # averages over too few cells say nothing against the claim
+        replace(effect, state="open") if effect.state == "opposite" and _lacks_cells(cells, here) else effect
+        for effect, cells in zip(_effects(estimates), used, strict=True)
+    )
+    groups = [" ".join(cells.labels_on(readings, which)) for cells, which in made]
+    state, depends = _concluded(claim, effects, groups)
+    if state == "holds" and why:
+        state = "undecided"
+    elif state == "holds" and (len(whole) > len(effects) or any(_lacks_cells(cells, whole) for cells in used)):
+        state = "holds in part"
+    rest = [f"the rest is not testable here: {why}"] if why else []
+    lacking = [FEWER] if any(_lacks_cells(cells, here) for cells in used) else []
+    return Verdict(state, scale, effects, "; ".join([*depends, *rest, *lacking]), len(whole))
+
+
+def _estimates(parts: "list[Part]", planned: list[list[Used]], scale: str) -> tuple[list[Estimate], str]:
+    """Every comparison, and why some cannot be made."""
+    several = len({part.measure.name for part in parts}) > 1
+    estimates, why = [], []
+    for part, later in zip(parts, planned, strict=True):
+        why += part.untrained
+        if part.cells is not None:
+            if not part.made:
+                why += [LATER if later else f"the {scale} scale does not have these cells"]
+            name = f"[{part.measure.name}] " if several else ""
+            found = estimate(part.made, part.cells, part.measure)
+            estimates += [replace(one, what=name + one.what) for one in found]
+    return estimates, "; ".join(dict.fromkeys(why))
+
+
+def _lacks_cells(used: Used, all_: list[Used]) -> bool:
+    """Whether a comparison is one of these with some of its cells left out."""
+    return used not in all_ and any(used < other for other in all_)
+
+
+def _concluded(claim: Claim, effects: tuple[Effect, ...], readings: list[str]) -> tuple[str, list[str]]:
+    """The state of a claim; opposite only if it is so under each reading of the paper."""
+    conclude = _most if claim.most else _conclusion
+    groups = {name: tuple(e for e, own in zip(effects, readings, strict=True) if own == name) for name in readings}
+    states = {name: conclude(group) for name, group in groups.items()}
+    if "opposite" not in states.values() or len(set(states.values())) == 1:
+        return conclude(effects), []
+    return "undecided", ["it depends on the reading: " + ", ".join(f"{s} with {name}" for name, s in states.items())]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One statement of a claim by one measure: the comparisons that it makes, in the order of a verdict's effects."""
+
+    statement: Statement
+    measure: Measure
+    cells: Cells | None  # None if all of them are in untrained panels
+    made: list[Comparison]
+    untrained: list[str]  # why some cells are left out
+
+
+def parts_of(
+    claim: Claim,
+    values: pd.DataFrame,
+    axes: dict[str, list[str]],
+    measures: dict[str, Measure],
+    reported: Reported = (),
+    untrained: Untrained = (),
+) -> list[Part]:
+    """What a claim compares in these values; the arguments are those of `judge`."""
+    parts = []
+    for statement, measure in [(s, measures[name]) for s in claim.statements for name in s.measure]:
+        known, why = _trained(values.loc[values["measure"] == measure.name], statement, measure, untrained)
+        cells = Cells(known, axes) if not why or len(select(known, statement.where)) else None
+        made = statement.comparisons(measure, cells, reported) if cells else ()
+        made = [one for one in made if cells and cells.paired(one.used).size]
+        parts.append(Part(statement, measure, cells, made, why))
+    return parts
+
+
+def compared(part: Part, labels: Sequence[dict[str, str]], reported: Reported) -> list[Used]:
+    """The cells of every comparison that a statement would make on cells with these labels."""
+    if not labels:
+        return []
+    table = pd.DataFrame(labels).assign(seed=0, value=1.0)
+    cells = Cells(table, {axis: list(dict.fromkeys(cell[axis] for cell in labels)) for axis in labels[0]})
+    return [cells.named(one.used) for one in part.statement.comparisons(part.measure, cells, reported)]
+
+
+def _trained(
+    values: pd.DataFrame, statement: Statement, measure: Measure, untrained: Untrained
+) -> tuple[pd.DataFrame, list[str]]:
+    """The values outside these panels, and why a statement cannot use the others."""
+    why = []
+    for panel, reason in untrained if measure.learned else ():
+        inside = select(values, panel)
+        why += [reason] if len(select(inside, statement.where)) else []
+        values = values.drop(inside.index)
+    return values, why
+
+
+def _conclusion(effects: tuple[Effect, ...]) -> str:
+    states = {effect.state for effect in effects}
+    if "opposite" in states:
+        return "opposite"
+    if states == {"holds"}:
+        return "holds"
+    alone = all(effect.half is None and effect.seeds == 1 for effect in effects if effect.state == "open")
+    return "one seed" if alone else "undecided"
+
+
+def _most(effects: tuple[Effect, ...]) -> str:
+    """A claim about most cases: more than half of them hold, or are opposite. By a partial conjunction test (Benjamini
+    and Heller, Biometrics 2008): of n comparisons at least k hold if n - k + 1 times the k-th smallest p is within 5%.
+    """
+    size = len(effects)
+    needed = size // 2 + 1
+    p = sorted(1.0 if effect.p is None or effect.state != "holds" else effect.p for effect in effects)
+    if (size - needed + 1) * p[needed - 1] <= LEVEL:
+        return "holds"
+    if sum(effect.state == "opposite" for effect in effects) >= needed:
+        return "opposite"
+    state = _conclusion(effects)
+    return state if state == "one seed" else "undecided"
+
+
+def _effects(estimates: list[Estimate]) -> tuple[Effect, ...]:
+    """All comparisons of a claim, decided together."""
+    least, most, error, df, low, high = (
+        np.array([getattr(e, name) for e in estimates]) for name in ("least", "most", "error", "df", "low", "high")
+    )
+    p, p_opposite, states = decide(least, most, error, df, low, high)
+    half = student.isf(LEVEL / 2, df) * error
+    inside, outside = distances(least, most, low, high)
+    return tuple(
+        Effect(
+            what=e.what,
+            mean=e.mean,
+            half=_finite(half[i]),
+            low=e.low,
+            high=e.high,
+            bound=e.bound,
+            df=_finite(e.df),
+            p=_finite(p[i]),
+            p_opposite=_finite(p_opposite[i]),
+            state=str(states[i]),
+            seeds=e.seeds,
+            seeds_needed=seeds_needed(inside[i], outside[i], e, len(estimates)) if states[i] == "open" else None,
+            unit=e.unit,
+        )
+        for i, e in enumerate(estimates)
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
