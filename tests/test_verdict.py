@@ -448,6 +448,22 @@ def test_a_claim_is_opposite_only_under_both_readings():
     assert found(same, best).state == "undecided"
 
 
+def test_a_reading_still_to_be_run_may_save_the_claim():
+    """B is worse than A under the first reading; nothing is known yet of the second."""
+    values = {"A": [0.50, 0.51, 0.52], "B": [0.45, 0.46, 0.47]}
+    rows = [{"method": m, "as": "one", "seed": i, "value": v} for m, vs in values.items() for i, v in enumerate(vs)]
+    axes = {"method": ["A", "B"], "as": ["one"]}
+
+    def found(readings):
+        planned = [{"method": method, "as": reading} for method in "AB" for reading in readings]
+        known = pd.DataFrame(rows).assign(measure="m"), "cpu", axes, {"m": measure_of()}
+        return judge(claim_of({**BEST, "winner": "B"}), *known, planned=planned, readings="as")
+
+    assert found(["one"]).state == "opposite"
+    assert found(["one", "two"]).state == "undecided"
+    assert found(["one", "two"]).reason.endswith("opposite with one, runs are still missing with two")
+
+
 def test_a_lead_by_hand():
     """A - B is 0.01, 0.03 and 0.05 with every seed: 0.03 on average."""
     claim = {"id": "x", "kind": "lead", "measure": "m", "of": {"method": "A"}, "over": {"method": "B"}, "lead": 0.03}

@@ -67,7 +67,8 @@ def judge(
         for effect, cells in zip(_effects(estimates), used, strict=True)
     )
     groups = [" ".join(cells.labels_on(readings, which)) for cells, which in made]
-    state, depends = _concluded(claim, effects, groups)
+    later = _readings(here, planned, readings) - set(groups)
+    state, depends = _concluded(claim, effects, groups, later)
     if state == "holds" and why:
         state = "undecided"
     elif state == "holds" and (len(whole) > len(effects) or any(_lacks_cells(cells, whole) for cells in used)):
@@ -97,11 +98,21 @@ def _lacks_cells(used: Used, all_: list[Used]) -> bool:
     return used not in all_ and any(used < other for other in all_)
 
 
-def _concluded(claim: Claim, effects: tuple[Effect, ...], readings: list[str]) -> tuple[str, list[str]]:
-    """The state of a claim; opposite only if it is so under each reading of the paper."""
+def _readings(made: list[Used], cells: Sequence[dict[str, str]], axis: str) -> set[str]:
+    """The readings of the paper with which these comparisons are made; none if there is only one."""
+    if not axis or not cells:
+        return set()
+    at = list(cells[0]).index(axis)
+    return {found.pop() for used in made if len(found := {labels[at] for labels in used}) == 1}
+
+
+def _concluded(
+    claim: Claim, effects: tuple[Effect, ...], readings: list[str], later: set[str]
+) -> tuple[str, list[str]]:
+    """The state of a claim; opposite only if it is so under each reading of the paper, also those still to be run."""
     conclude = _most if claim.most else _conclusion
     groups = {name: tuple(e for e, own in zip(effects, readings, strict=True) if own == name) for name in readings}
-    states = {name: conclude(group) for name, group in groups.items()}
+    states = {name: conclude(group) for name, group in groups.items()} | dict.fromkeys(sorted(later), LATER)
     if "opposite" not in states.values() or len(set(states.values())) == 1:
         return conclude(effects), []
     return "undecided", ["it depends on the reading: " + ", ".join(f"{s} with {name}" for name, s in states.items())]
