@@ -174,27 +174,25 @@ def bars(study: Study, x: str, measures: list[str] | None = None, hue: str | Non
     return _by_measure(study, x, measures, hue, col, draw)
 
 
-def ranking(study: Study, measure: str, y: str = "method", hue: str | None = None, col: str = "dataset"):
-    """One measure as horizontal bars for every label of an axis, one panel for each label of `col`; at paper scale
+def ranking(study: Study, measure: str, hue: str, col: Panels, y: str = "method"):
+    """One measure as horizontal bars for every label of the axis `y`, one panel for each label of `col`; at paper scale
     the paper's numbers are crosses."""
     style()
-    values = study.of(measure)
-    columns, groups = study.axes[col], study.axes[hue] if hue else [None]
-    height = 1.2 + 0.24 * len(study.axes[y]) * (1 + len(groups)) / 2
-    figure, axes = plt.subplots(1, len(columns), figsize=(3 + 5 * len(columns), height + 1), squeeze=False, sharey=True)
+    panels, groups, labels = _combinations(study, col), study.axes[hue], study.axes[y]
+    height = 1.2 + 0.24 * len(labels) * (1 + len(groups)) / 2
+    figure, axes = plt.subplots(1, len(panels), figsize=(3 + 5 * len(panels), height + 1), squeeze=False, sharey=True)
     theirs = [r for r in study.table.reported_rows() if r["measure"] == measure and study.scale == "paper"]
-    for panel, label in zip(axes[0], columns, strict=True):
-        order = {"order": study.axes[y], "hue_order": groups if hue else None}
-        shown = select(values, {col: label})
+    for panel, at in zip(axes[0], panels, strict=True):
+        shown, order = select(study.of(measure), at), {"order": labels, "hue_order": groups}
         sns.barplot(shown, x="value", y=y, hue=hue, **order, ax=panel, errorbar=_error(study), capsize=0.2)
         for row in theirs:
-            if row[col] == label and row[y] in study.axes[y] and (not hue or row[hue] in groups):
-                shift = (groups.index(row[hue]) + 0.5) / len(groups) * 0.8 - 0.4 if hue else 0
-                panel.plot(row["value"], study.axes[y].index(row[y]) + shift, "kx", markersize=5)
-        panel.set(xlabel=measure, ylabel="", title=label)
+            if row[y] in labels and row.get(hue, groups[0]) in groups and all(row[axis] == at[axis] for axis in at):
+                shift = (groups.index(row[hue]) + 0.5) / len(groups) * 0.8 - 0.4 if hue in row else 0
+                panel.plot(row["value"], labels.index(row[y]) + shift, "kx", markersize=7, markeredgewidth=2)
+        panel.set(xlabel=measure, ylabel="", title=titled(study, at))
         if theirs:
-            panel.plot([], [], "kx", markersize=5, label="the paper")
-    one_legend(figure, axes[0], axis_name(study, hue) if hue else "")
+            panel.plot([], [], "kx", markersize=7, markeredgewidth=2, label="the paper")
+    one_legend(figure, axes[0], axis_name(study, hue))
     note(study, figure)
     return figure
 
