@@ -108,6 +108,8 @@ def test_fresh_computes_again(paper, capsys):
     pd.testing.assert_frame_equal(study.values, again.values)
     printed = capsys.readouterr().out
     assert printed.count("4 trained now") == 2 and printed.count("4 from the store") == 1
+    open_study(f"fedbr/{TABLE}", "smoke", missing="leave")
+    assert capsys.readouterr().out.endswith("4 runs at smoke scale: 4 trained\n")
     assert not (paper / "results").exists()  # a notebook that a person runs writes no results
 
 

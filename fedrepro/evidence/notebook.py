@@ -41,18 +41,19 @@ def open_study(
     todo = known.to_train(plan.runs(), fresh) if missing == "train" else []
     with progress(todo, known.store) if todo else nullcontext():
         sweep(todo, store=known.store, workers=workers)
-    print(f"{plan.table.question}\n{_counted(plan, known, todo)}")
+    print(f"{plan.table.question}\n{_counted(plan, known, todo, missing)}")
     return Shown(plan, known, workers, save)
 
 
-def _counted(plan: Plan, known: Known, trained: list[Run]) -> str:
-    """40 runs at cpu scale: 4 trained now, 36 from the store"""
+def _counted(plan: Plan, known: Known, trained: list[Run], missing: str) -> str:
+    """40 runs at cpu scale: 4 trained now, 36 from the store. Where runs are left out, the words are the same on every
+    machine: they become part of the results."""
     runs = {run.id: run for run in plan.runs()}
-    others = [run for id_, run in runs.items() if id_ not in {run.id for run in trained}]
+    others = [run for id_, run in runs.items() if id_ not in {run.id for run in trained} and known.has(run)]
     stored = sum(map(known.stored, others))
-    recorded = sum(not known.stored(run) and known.record.has(run) for run in others)
-    counts = {"trained now": len(trained), "from the store": stored, "from the committed record": recorded}
-    counts["not trained and left out"] = len(runs) - sum(counts.values())
+    counts = {"trained now": len(trained), "from the store": stored, "from the committed record": len(others) - stored}
+    if missing == "leave":
+        counts = {"trained": len(others), "still to be trained": len(runs) - len(others)}
     words = ", ".join(f"{number} {where}" for where, number in counts.items() if number)
     return f"{len(runs)} runs at {plan.scale} scale: {words}"
 
