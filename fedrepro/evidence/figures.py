@@ -183,8 +183,8 @@ def ranking(study: Study, measure: str, hue: str, col: Panels, y: str = "method"
     figure, axes = plt.subplots(1, len(panels), figsize=(3 + 5 * len(panels), height + 1), squeeze=False, sharey=True)
     theirs = [r for r in study.table.reported_rows() if r["measure"] == measure and study.scale == "paper"]
     for panel, at in zip(axes[0], panels, strict=True):
-        shown, order = select(study.of(measure), at), {"order": labels, "hue_order": groups}
-        sns.barplot(shown, x="value", y=y, hue=hue, **order, ax=panel, errorbar=_error(study), capsize=0.2)
+        bars: dict[str, Any] = {"order": labels, "hue_order": groups, "errorbar": _error(study), "capsize": 0.2}
+        sns.barplot(select(study.of(measure), at), x="value", y=y, hue=hue, ax=panel, **bars)
         for row in theirs:
             if row[y] in labels and row.get(hue, groups[0]) in groups and all(row[axis] == at[axis] for axis in at):
                 shift = (groups.index(row[hue]) + 0.5) / len(groups) * 0.8 - 0.4 if hue in row else 0

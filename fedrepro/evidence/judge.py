@@ -115,7 +115,11 @@ def _concluded(
     states = {name: conclude(group) for name, group in groups.items()} | dict.fromkeys(sorted(later), LATER)
     if "opposite" not in states.values() or len(set(states.values())) == 1:
         return conclude(effects), []
-    return "undecided", ["it depends on the reading: " + ", ".join(f"{s} with {name}" for name, s in states.items())]
+    words = [f"{state} with {name}" for name, state in states.items()]
+    more = [
+        Verdict(states[name], "", group).would_decide for name, group in groups.items() if states[name] == "undecided"
+    ]
+    return "undecided", [f"it depends on the reading: {', '.join(words)}", *more]
 
 
 @dataclass(frozen=True)

@@ -76,16 +76,18 @@ class Verdict:
             return f"{self.counts}; {self.why}"
         if self.state == "one seed":
             return f"{self.counts}; one seed shows no spread: two may decide, three are better"
-        if self.state != "undecided":
-            return self.counts
-        missed = ("at least", "at most")
-        if any(np.isnan(e.mean) or e.bound in missed for e in self.effects if e.state == "open"):
-            return f"{self.counts}; targets were missed"
-        if any(e.bound and not e.seeds_needed for e in self.effects if e.state == "open"):
-            return f"{self.counts}; targets were reached too close together for our tests"
+        return f"{self.counts}; {self.would_decide}" if self.state == "undecided" else self.counts
+
+    @property
+    def would_decide(self) -> str:
+        """What keeps it undecided, or how many seeds would decide it."""
+        undecided = [effect for effect in self.effects if effect.state == "open"]
+        if any(np.isnan(e.mean) or e.bound in ("at least", "at most") for e in undecided):
+            return "targets were missed"
+        if any(e.bound and not e.seeds_needed for e in undecided):
+            return "targets were reached too close together for our tests"
         needed = self.seeds_needed
-        decide = f"about {needed} seeds would decide" if needed else f"even {MOST_SEEDS} seeds would not decide"
-        return f"{self.counts}; {decide}"
+        return f"about {needed} seeds would decide" if needed else f"even {MOST_SEEDS} seeds would not decide"
 
 
 def word(state: str, scale: str) -> str:
