@@ -71,6 +71,7 @@ def test_central_training_has_the_network_the_recipe_and_the_pooled_data(small):
         ({"reference": {"method": "FedAvg"}, "share": 1.2}, "gate.share: 1.2 is not valid"),
         ({"reference": {"method": "FedAvg"}, "floor": 0.5}, "gate.floor: is not a key"),
         ({"share": 0.5}, "gate.reference: is missing"),
+        ({"reference": {"method": "FedBR"}, "run": {"method": "fedavg", "rate": 1}}, "rate"),
     ],
 )
 def test_bad_gates_are_refused_in_one_line(change, message):
@@ -127,6 +128,22 @@ def test_a_study_judges_what_is_learned_only_behind_the_gate(study, tmp_path):
     ((_, verdict),) = untrained.verdicts
     assert verdict.word == "not testable here"
     assert verdict.reason.startswith("the reference is not trained yet (0.")
+
+
+def test_a_reference_may_be_no_cell_of_the_table(study, tmp_path):
+    """FedBR's cell, trained as FedAvg: the gate is the same as with FedAvg's own cell, and its runs are recorded."""
+    (own,) = study(share=0.1, rise=1.0).gates
+    trained = study(reference={"method": "FedBR"}, run={"method": "fedavg", "lr": 0.1}, share=0.1, rise=1.0)
+    (found,) = trained.gates
+    assert (found.accuracy, found.central, found.run) == (own.accuracy, own.central, own.run)
+    other = study(reference={"method": "FedBR"}, run={"method": "fedavg", "lr": 0.05}, share=0.1, rise=1.0)
+    references = {run.id for run in other.runs() if run.lr == 0.05}
+    assert len(references) == 3  # two seeds and central training
+    assert other.gates[0].accuracy < own.accuracy
+    tables.write(tmp_path / "cpu/fedbr", [other])
+    assert references <= set(Record(tmp_path / "cpu/fedbr").runs)
+    assert pd.read_csv(tmp_path / "cpu/fedbr/fig3_convergence_gate.csv")["reference"][0] == "fedavg"
+    assert [cell.labels["method"] for cell in other.cells] == ["FedAvg", "FedBR"]  # no more cells than before
 
 
 def test_a_panel_without_a_reference_is_withheld(study):

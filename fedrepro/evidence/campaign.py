@@ -64,7 +64,7 @@ class Item:
 
     def runs(self) -> list[Run]:
         """All cells of one seed before the next seed; central training comes with the first."""
-        by_seed = [[cell.run(seed) for cell in self.plan.cells] for seed in self.seeds]
+        by_seed = [self.plan.runs_of(seed) for seed in self.seeds]
         return [run for group in (by_seed[0], self.plan.central.values(), *by_seed[1:]) for run in group]
 
     def todo(self, store: Path) -> list[Run]:

@@ -70,7 +70,9 @@ class Row:
     def against_reference(self) -> bool:
         """Whether it says by how much a method is ahead of the table's reference, usually FedAvg."""
         rule, (_, minus) = self.study.table.gate, self.contrast.sides
-        return rule is not None and self.pair is not None and all(rule.is_reference(cell) for cell in minus)
+        if rule is None or rule.run or self.pair is None:
+            return False
+        return all(rule.is_reference(cell) for cell in minus)
 
 
 def rows(study: Study) -> list[Row]:

@@ -6,7 +6,8 @@ stated part of its accuracy.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class Rule:
     """`[gate]` of a table: its reference cell in every panel, and when that counts as trained."""
 
     reference: dict[AxisName, Label]
+    run: dict[str, Any] = field(default_factory=dict)  # fields of Run that make this cell the reference
     share: float = 0.7  # of the central accuracy
     rise: float = 0.05  # over the last third, as a part of the final accuracy
     epochs: int = 30  # of central training
@@ -32,6 +34,10 @@ class Rule:
 
     def is_reference(self, labels: dict[str, str]) -> bool:
         return self.reference.items() <= labels.items()
+
+    @property
+    def name(self) -> str:
+        return self.run.get("method") or " ".join(self.reference.values())
 
 
 @dataclass(frozen=True)

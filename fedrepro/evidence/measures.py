@@ -11,11 +11,13 @@ from fedrepro.checks import choose
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence.schema import Selection, Tagged, matches
 from fedrepro.simulation import metrics
+from fedrepro.simulation.run import Run
 from fedrepro.simulation.units import UNITS
 
 NAN = float("nan")
 ACCURACIES = ("accuracy", "ema_accuracy", "personal_accuracy")
 LEARNED = (*ACCURACIES, "loss")  # columns that depend on training
+COUNTED = {"flops", "client_flops", "server_flops"}  # columns that need a run's costs, which take seconds to count
 
 
 class Measure(Tagged):
@@ -174,3 +176,19 @@ def _last(values: np.ndarray) -> float:
 def _tail(rounds: pd.DataFrame, column: str, window: int | None) -> np.ndarray:
     count = _column(rounds, "round")
     return _known(_column(rounds, column)[count > count.max() - (len(count) if window is None else window)])
+
+
+def with_sums(table: pd.DataFrame, run: Run, costs: dict[str, int] | None) -> pd.DataFrame:
+    """A run's rounds with the derived columns that measures need: cumulative traffic, smoothed accuracy, costs."""
+    table = table.assign(bytes=(table["bytes_down"] + table["bytes_up"]).cumsum())
+    table["paper_bytes"] = table["paper_bytes"].cumsum() if "paper_bytes" in table else table["bytes"]
+    table["ema_accuracy"] = metrics.ema(table["accuracy"])
+    if costs:
+        table["flops"] = costs["visit_flops"] * run.per_round * table["round"]
+        table["client_flops"] = costs["client_flops"] * run.per_round
+        table["server_flops"] = costs["server_flops"]
+    if "time_up" in table:
+        table["link_time"] = table["time_up"] + table["time_down"]
+    if "link_time" in table and "client_cpu_time" in table:
+        table["round_time"] = table["link_time"] + table["client_cpu_time"] + table["server_cpu_time"]
+    return table

@@ -136,12 +136,14 @@ def _check(table: Table) -> None:
                     known = ", ".join(table.axis[axis].labels)
                     raise BadInput(f"scale.{scale}.axis.{axis}.only: {label!r} is none of {known}")
         table.measures(scale)
+        seed, references = table.seeds_at(scale)[0], []
         for cell in table.cells(scale):
             try:
-                cell.run(table.seeds_at(scale)[0])
+                cell.run(seed)
+                references.append(table.reference(cell, scale, seed))
             except BadInput as error:
                 raise BadInput(f"scale.{scale} {cell.labels}: {error}") from None
-        if table.gate and not any(table.gate.is_reference(cell.labels) for cell in table.cells(scale)):
+        if table.gate and not any(references):
             raise BadInput(f"gate.reference: {table.gate.reference} is no cell at scale {scale}")
     _check_tuning(table)
     _check_reported(table)

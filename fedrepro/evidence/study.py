@@ -15,14 +15,14 @@ from fedrepro.evidence import gate, spec
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.judge import LATER, judge
+from fedrepro.evidence.measures import COUNTED, with_sums
 from fedrepro.evidence.record import RUNS, Known, Part, Record, Source
 from fedrepro.evidence.schema import matches
-from fedrepro.evidence.table import Table
+from fedrepro.evidence.table import Cell, Table
 from fedrepro.evidence.verdict import Verdict
 from fedrepro.simulation import metrics
 from fedrepro.simulation.run import Run
 
-COUNTED = {"flops", "client_flops", "server_flops"}  # columns that need a run's costs, which take seconds to count
 Seeds = int | Sequence[int] | None  # how many, or which; None: the table's own
 Where = Mapping[str, str | list[str]]  # the labels of some cells
 
@@ -74,7 +74,16 @@ class Plan:
 
     def runs(self) -> list[Run]:
         """The runs behind every cell and seed, then those of central training that the gate needs."""
-        return [cell.run(seed) for seed in self.seeds for cell in self.cells] + list(self.central.values())
+        return [run for seed in self.seeds for run in self.runs_of(seed)] + list(self.central.values())
+
+    def runs_of(self, seed: int) -> list[Run]:
+        """The runs of every cell, and those of references that are no cell."""
+        own, trained = [cell.run(seed) for cell in self.cells], self.scale != "smoke"
+        others = [run for cell in self.cells if trained and (run := self.reference(cell, seed))]
+        return list({run.id: run for run in own + others}.values())
+
+    def reference(self, cell: Cell, seed: int) -> Run | None:
+        return self.table.reference(cell, self.scale, seed)
 
     @cached_property
     def central(self) -> dict[str, Run]:
@@ -82,8 +91,7 @@ class Plan:
         rule = self.table.gate
         if not rule or self.scale == "smoke":
             return {}
-        cells = [cell for cell in self.cells if rule.is_reference(cell.labels)]
-        runs = [cell.run(self.seeds[0]) for cell in cells]
+        runs = [run for cell in self.cells if (run := self.reference(cell, self.seeds[0]))]
         return {run.id: gate.central(run, rule.epochs) for run in runs}
 
 
@@ -116,7 +124,7 @@ class Study(Plan):
 
     def runs(self) -> list[Run]:
         """The runs that are available, by seed and cell, then the central ones that a gate compares with."""
-        runs = [run for wanted in self.seeds for _, seed, run in self._measured if seed == wanted]
+        runs = [run for seed in self.seeds for run in self.runs_of(seed) if self._has(run)]
         gates = {found.run for found in self.gates}
         return runs + [run for run in self.central.values() if run.id in gates]
 
@@ -203,8 +211,9 @@ class Study(Plan):
         found = []
         panels = [axis for axis, labels in self.axes.items() if axis not in rule.reference and len(labels) > 1]
         for cell in self.cells:
-            pooled = self.central.get(cell.run(self.seeds[0]).id)
-            runs = [run for own, _, run in self._measured if own is cell]
+            references = [run for seed in self.seeds if (run := self.reference(cell, seed))]
+            pooled = self.central.get(references[0].id) if references else None
+            runs = [run for run in references if self._has(run)]
             if pooled and runs and pooled.id in self._pooled:
                 panel = {axis: cell.labels[axis] for axis in panels}
                 rows = [self.source.rows(run) for run in runs]
@@ -248,22 +257,6 @@ class Study(Plan):
                 mean, half = metrics.mean_interval(tests[column])
                 rows.append({"column": column, **labels, "mean": mean, "interval": half, "seeds": len(tests)})
         return pd.DataFrame(rows)
-
-
-def with_sums(table: pd.DataFrame, run: Run, costs: dict[str, int] | None) -> pd.DataFrame:
-    """A run's rounds with the derived columns that measures need: cumulative traffic, smoothed accuracy, costs."""
-    table = table.assign(bytes=(table["bytes_down"] + table["bytes_up"]).cumsum())
-    table["paper_bytes"] = table["paper_bytes"].cumsum() if "paper_bytes" in table else table["bytes"]
-    table["ema_accuracy"] = metrics.ema(table["accuracy"])
-    if costs:
-        table["flops"] = costs["visit_flops"] * run.per_round * table["round"]
-        table["client_flops"] = costs["client_flops"] * run.per_round
-        table["server_flops"] = costs["server_flops"]
-    if "time_up" in table:
-        table["link_time"] = table["time_up"] + table["time_down"]
-    if "link_time" in table and "client_cpu_time" in table:
-        table["round_time"] = table["link_time"] + table["client_cpu_time"] + table["server_cpu_time"]
-    return table
 
 
 def by_labels(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:

@@ -116,6 +116,16 @@ class Table:
             result.append(Cell(at, merge(fields, without(chosen, self._swept))))
         return result
 
+    def reference(self, cell: Cell, scale: str, seed: int) -> Run | None:
+        """The run that the gate wants trained before it lets the panel of this cell be judged; None for other cells."""
+        if not self.gate or not self.gate.is_reference(cell.labels):
+            return None
+        if not self.gate.run:
+            return cell.run(seed)
+        fields = merge({**cell.fields, "hp": {}}, self.gate.run)  # another method has other hyperparameters
+        chosen = self.tuned(scale).get((fields.get("data", ""), fields.get("method", "")), {})
+        return Cell(cell.labels, merge(fields, chosen)).run(seed)
+
     def named_for(self, scale: str) -> "Table":
         """This table with labels that name the data or network that the scale uses in place of the paper's, such as
         "CIFAR-10 for CIFAR-100"."""

@@ -74,7 +74,7 @@ def gates(study: Study) -> pd.DataFrame:
     """One row per panel: the reference beside central training of the same network."""
     rows = []
     for found in study.gates:
-        row = {**found.panel, "reference": " ".join(found.rule.reference.values()), "accuracy": found.accuracy}
+        row = {**found.panel, "reference": found.rule.name, "accuracy": found.accuracy}
         row |= {"central": found.central, "share": found.accuracy / found.central, "needed": found.rule.share}
         row |= {"rise over the last third": found.rise, "allowed": found.rule.rise, "passed": found.passed}
         rows.append(row | {"run": found.run})

@@ -25,10 +25,10 @@ from fedrepro.checks import choose
 from fedrepro.errors import BadInput
 from fedrepro.evidence import figures
 from fedrepro.evidence.comparisons import select
-from fedrepro.evidence.measures import ACCURACIES
+from fedrepro.evidence.measures import ACCURACIES, COUNTED, with_sums
 from fedrepro.evidence.schema import matches
 from fedrepro.evidence.sections import Fields
-from fedrepro.evidence.study import COUNTED, Study, by_labels, with_sums
+from fedrepro.evidence.study import Study, by_labels
 from fedrepro.evidence.table import Cell
 from fedrepro.methods import build
 from fedrepro.simulation import scratch
