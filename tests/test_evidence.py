@@ -61,6 +61,29 @@ def test_a_later_table_takes_what_an_earlier_one_tuned(tmp_path, monkeypatch):
     assert not pilots.keys() & runs.keys() and len(pilots) == 5 * 6
 
 
+def test_the_choice_for_a_method_is_written_once_its_pilots_are_done(tmp_path, monkeypatch):
+    """Killed before the last method's last pilot: on another machine only that method is tuned again."""
+    monkeypatch.setattr(Table, "tuned_file", lambda table, scale: tmp_path / f"{scale}.csv")
+    monkeypatch.setattr(tune, "read_result", lambda folder: (None, [{"round": 1, "accuracy": 0.5}]))
+    methods = ["FedAvg", "DFL"]
+    given = {**ITEM, "table": "dfl/table3_noniid", "scale": "cpu", "cells": {"dataset": "CIFAR-10", "method": methods}}
+    pilots = [pilot.run for pilot in Item(**given).pilots()]
+
+    def sweep(runs, store, workers, progress):
+        for run in runs:
+            if run.id == pilots[-1].id:
+                raise KeyboardInterrupt
+            (store / run.id).mkdir(parents=True)
+            (store / run.id / "result.json").touch()
+            progress(run)
+
+    monkeypatch.setattr(campaign, "sweep", sweep)
+    with pytest.raises(KeyboardInterrupt):
+        campaign.train([Item(**given)], tmp_path / "runs", 1)
+    left = Item(**given).pilots()
+    assert 0 < len(left) < len(pilots) and {pilot.method for pilot in left} == {pilots[-1].method}
+
+
 def test_a_run_of_two_tables_is_counted_once(tmp_path):
     item = Item(**{**ITEM, "minutes": 60})
     one, two = (campaign.status([item] * n, tmp_path, 1).splitlines() for n in (1, 2))

@@ -1,7 +1,8 @@
 """make evidence: trains the runs of reproduce/evidence.toml from top to bottom, and those of an item seed by seed.
 
 Runs in the store or in the committed record are not trained again, so it resumes after any interruption and on
-another machine: every finished run goes to the record at once. When the budget is spent, notebooks and figures follow.
+another machine: every finished run goes to the record at once, and a method's rate to the tuned ones as soon as its
+pilots are done. When the budget is spent, notebooks and figures follow.
 """
 
 import contextlib
@@ -9,15 +10,16 @@ import re
 import signal
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import driver, schema, spec, tables, tune
 from fedrepro.evidence.record import Known, Record
 from fedrepro.evidence.study import Plan, committed, in_order, results_folder, run_store
+from fedrepro.evidence.table import Table
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import count_workers
@@ -25,6 +27,7 @@ from fedrepro.simulation.sweep import sweep
 
 LIST = spec.REPRODUCE / "evidence.toml"
 UNITS = {"s": 1, "m": 60, "h": 3600}
+Queue = dict[str, tuple[Run, Callable[[], object]]]  # run id -> the run, and what to write once it is done
 
 
 class BudgetSpent(Exception):
@@ -156,28 +159,38 @@ def main(budget: str | None, only_status: bool, workers: int | None, store: Path
 
 def train(items: list[Item], store: Path, workers: int) -> None:
     """All items in one queue, split only where an item's runs must wait for its tuning."""
-    todo: dict[str, tuple[Run, list[Item]]] = {}  # run id -> the run, and the items of its table
+    todo: Queue = {}
     for item in items:
         if pilots := item.pilots():
-            _sweep(todo | {pilot.run.id: (pilot.run, []) for pilot in pilots}, store, workers)
-            tune.keep(spec.find(item.table), item.scale, pilots, store)
+            table = spec.find(item.table)
+            for pilot in pilots:
+                own = [one for one in pilots if (one.data, one.method) == (pilot.data, pilot.method)]
+                todo[pilot.run.id] = pilot.run, partial(_choose, table, item.scale, own, store)
+            _sweep(todo, store, workers)
+            tune.keep(table, item.scale, pilots, store)
             for one in items:
                 one.__dict__.pop("plan", None)  # made again with the chosen settings
             todo = {}
         same_table = [one for one in items if (one.table, one.scale) == (item.table, item.scale)]
         for run in item.todo(store):
-            todo.setdefault(run.id, (run, same_table))
+            todo.setdefault(run.id, (run, partial(write, same_table, store, draw=False)))
     _sweep(todo, store, workers)
 
 
-def _sweep(todo: dict[str, tuple[Run, list[Item]]], store: Path, workers: int) -> None:
+def _choose(table: Table, scale: str, pilots: list[tune.Pilot], store: Path) -> None:
+    """Write what was tried and chosen for a method as soon as all its pilots are done."""
+    if all((store / pilot.run.id / "result.json").exists() for pilot in pilots):
+        tune.keep(table, scale, pilots, store)
+
+
+def _sweep(todo: Queue, store: Path, workers: int) -> None:
     runs = [run for run, _ in todo.values()]
     if not runs:
         return
     with progress(runs, store) as say:
 
         def keep(run: Run) -> None:
-            write(todo[run.id][1], store, draw=False)
+            todo[run.id][1]()
             say(f"  done: {_name(run)}")
 
         sweep(runs, store=store, workers=workers, progress=keep)
