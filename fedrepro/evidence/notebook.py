@@ -53,7 +53,7 @@ def _counted(plan: Plan, known: Known, trained: list[Run], missing: str) -> str:
     stored = sum(map(known.stored, others))
     counts = {"trained now": len(trained), "from the store": stored, "from the committed record": len(others) - stored}
     if missing == "leave":
-        counts = {"trained": len(others), "still to be trained": len(runs) - len(others)}
+        counts = {"trained": len(others), "not trained": len(runs) - len(others)}
     words = ", ".join(f"{number} {where}" for where, number in counts.items() if number)
     return f"{len(runs)} runs at {plan.scale} scale: {words}"
 
