@@ -13,7 +13,7 @@ import time
 import pytest
 
 from fedrepro.errors import BadInput
-from fedrepro.evidence import campaign, tune
+from fedrepro.evidence import campaign, spec, tune
 from fedrepro.evidence.campaign import Item
 from fedrepro.evidence.table import Table
 
@@ -82,6 +82,19 @@ def test_the_choice_for_a_method_is_written_once_its_pilots_are_done(tmp_path, m
         campaign.train([Item(**given)], tmp_path / "runs", 1)
     left = Item(**given).pilots()
     assert 0 < len(left) < len(pilots) and {pilot.method for pilot in left} == {pilots[-1].method}
+
+
+def test_a_method_whose_grid_has_changed_is_tuned_again(tmp_path, monkeypatch):
+    item = Item(**{**ITEM, "table": "fedmlb/table1_server_optimizers", "scale": "cpu", "cells": {}})
+    table = spec.find(item.table)
+    monkeypatch.setattr(Table, "tuned_file", lambda table, scale: tmp_path / f"{scale}.csv")
+    pilots = tune.pilots(table, "cpu")
+    lines = [{"data": p.data, "method": p.method, "setting": json.dumps(p.setting)} for p in pilots]
+    tune.write(tmp_path / "cpu.csv", lines)
+    assert not item.pilots()
+    other = [line for line in lines if line["method"] != "feddyn"]
+    tune.write(tmp_path / "cpu.csv", [{**line, "setting": '{"lr": 9.0}'} for line in lines if line not in other][:6])
+    assert {pilot.method for pilot in item.pilots()} == {"feddyn"} and len(item.pilots()) == 6
 
 
 def test_a_run_of_two_tables_is_counted_once(tmp_path):

@@ -57,13 +57,12 @@ class Item:
         return committed(self.scale, self.table.partition("/")[0])
 
     def pilots(self) -> list[tune.Pilot]:
-        """The runs that tune its methods, if the table is tuned at this scale and nothing has been chosen yet."""
+        """The runs that tune its methods, if the table is tuned at this scale and its grids are not searched yet."""
         table = spec.find(self.table)
         if not table.tune or self.scale not in tune.TUNED:
             return []
-        known = table.tuned(self.scale)
-        wanted = {(cell.fields["data"], cell.fields.get("method")) for cell in self.plan.cells} - set(known)
-        return [pilot for pilot in tune.pilots(table, self.scale) if (pilot.data, pilot.method) in wanted]
+        wanted = {(cell.fields["data"], cell.fields.get("method")) for cell in self.plan.cells}
+        return [pilot for pilot in tune.missing(table, self.scale) if (pilot.data, pilot.method) in wanted]
 
     def runs(self) -> list[Run]:
         """All cells of one seed before the next seed; central training comes with the first."""

@@ -53,6 +53,21 @@ def pilots(table: Table, scale: str) -> list[Pilot]:
     return [pilot for (data, method), fields in found.items() for pilot in search(rule, data, method, fields)]
 
 
+def missing(table: Table, scale: str) -> list[Pilot]:
+    """The pilots of every data set and method whose recorded search is not that of the grid: new, or widened since."""
+    recorded, wanted = {}, {}
+    for line in table.tuning_rows(scale):
+        recorded.setdefault((line["data"], line["method"]), []).append(json.loads(line["setting"]))
+    for pilot in pilots(table, scale):
+        wanted.setdefault((pilot.data, pilot.method), []).append(pilot)
+    return [
+        pilot
+        for method, group in wanted.items()
+        if [one.setting for one in group] != recorded.get(method)
+        for pilot in group
+    ]
+
+
 def search(rule: Tuning, data: str, method: str, fields: dict) -> list[Pilot]:
     """One pilot run per point of a method's grid: these fields of Run, fewer rounds, held-out images, another seed."""
     samples = fields.get("samples")
