@@ -91,6 +91,7 @@ def test_mean_interval_by_hand():
     assert metrics.mean_interval([1, 2, 3]) == pytest.approx((2, 2.484138))
     assert metrics.mean_interval([0.5]) == (0.5, None)
     assert metrics.mean_interval([2, 2]) == (2, 0)
+    assert metrics.mean_interval([0.1 + 0.2, 0.3, 0.3])[1] == 0  # rounding is no spread
 
 
 def test_no_values():

@@ -162,12 +162,18 @@ def test_the_papers_table_1_as_printed():
     assert len(lines) == 80
     for line in lines:
         printed = f"{float(line['value']):.2f} ({float(line['std']):.2f})"
-        for reading in study.axes["optimiser"]:
-            assert table.loc[(line["method"], reading), (line["dataset"], line["alpha"], "paper")] == printed
+        assert table.loc[(line["method"],), (line["dataset"], line["alpha"], "paper")] == printed
     first = study.cells[0].labels
-    at = (first["method"], first["optimiser"]), (first["dataset"], first["alpha"], "ours (paper)")
+    at = (first["method"],), (first["dataset"], first["alpha"], f"ours (paper), {first['optimiser']}")
     assert table.loc[at] == "51.00 ± 12.71"
-    assert table.loc[("FedAvg, then trained", "plain SGD"), ("MNIST", "0.1", "paper")] == "–"
+    assert table.loc[("FedAvg, then trained",), ("MNIST", "0.1", "paper")] == "–"
+
+
+def test_readings_stand_beside_the_papers_number():
+    """It is printed once; ours under each reading follow."""
+    table = paper_table(made("kapc/table1_full_participation", lambda k: 0.5), "best mean accuracy").data
+    sides = [column[-1] for column in table.columns][:3]
+    assert sides == ["paper", "ours (paper), as in [40]", "ours (paper), plain SGD"]
 
 
 def test_the_last_axis_is_across_by_default():
@@ -238,15 +244,15 @@ def test_the_studys_own_table(study):
     """At smoke scale: every number we show is the mean of the study's values; the paper's other cells are there."""
     styled = paper_table(study, "accuracy")
     table, scale = styled.data, f"ours ({study.scale})"
-    means = study.values[study.values["measure"] == "accuracy"].groupby(list(study.axes))["value"].mean()
-    for (*down, across), mean in means.rename(
-        {"generated images for CIFAR10": "CIFAR10 (ours: generated images)"}
-    ).items():
-        assert table.loc[tuple(down), (across, scale)].split(" ± ")[0] == f"{100 * mean:.2f}"
+    names = {"generated images for CIFAR10": "CIFAR10 (ours: generated images)"}
+    values = study.values[study.values["measure"] == "accuracy"].replace(names)
+    for (dataset, reading, tau), mean in values.groupby(["dataset", "reading", "tau"])["value"].mean().items():
+        ours = table.loc[(dataset,), (tau, f"{scale}, {reading}")]
+        assert ours.split(" ± ")[0] == f"{100 * mean:.2f}"
     assert "compare order and trend" in styled.to_html()
     with pytest.raises(BadInput, match="measures: 'acc' is not valid; allowed: accuracy"):
         paper_table(study, "acc")
-    with pytest.raises(BadInput, match="across: 'x' is not valid; allowed: dataset, measure, reading, tau"):
+    with pytest.raises(BadInput, match="across: 'x' is not valid; allowed: dataset, measure, tau"):
         paper_table(study, across="x")
 
 

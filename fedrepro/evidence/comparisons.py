@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedrepro.evidence.schema import Selection
-
-EQUAL = 1e-12  # relative: smaller differences are rounding
+from fedrepro.simulation.metrics import EQUAL
 
 
 class Cells:

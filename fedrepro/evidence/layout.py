@@ -26,16 +26,19 @@ def paper_table(
 
     `measures`: by default all that the paper reports. `across`: the axes whose labels are columns, outermost first; by
     default the last axis if there are several. It may include "measure", which otherwise comes first. The other axes
-    are rows, beginning with those in `down`.
+    are rows, beginning with those in `down`; our numbers under each reading of the paper stand side by side.
     """
     reported = study.table.reported_rows()
     printed = [name for name in study.measures if any(row["measure"] == name for row in reported)]
     shown = _list("measures", measures or printed or list(study.measures), list(study.measures))
-    axes = list(study.axes)
+    reading = [axis for axis in study.axes if axis == study.table.readings]
+    readings = list(itertools.product(*(study.axes[axis] for axis in reading)))
+    axes = [axis for axis in study.axes if axis not in reading]
     across = _list("across", axes[1:][-1:] if across is None else across, [*axes, "measure"])
     across = across if "measure" in across else ["measure", *across]
     down = [axis for axis in dict.fromkeys([*_list("down", down, axes), *axes]) if axis not in across]
-    ours = {tuple(at.values()): rows["value"].tolist() for at, rows in by_labels(study.values, ["measure", *axes])}
+    keys = ["measure", *axes, *reading]
+    ours = {tuple(at.values()): rows["value"].tolist() for at, rows in by_labels(study.values, keys)}
     paper = study.table.choices("paper")  # in its order, then what only we have
     order = {axis: list(dict.fromkeys([*paper[axis], *labels])) for axis, labels in study.axes.items()}
     order["measure"] = shown
@@ -45,8 +48,10 @@ def paper_table(
         labels = dict(zip([*down, *across], [*left, *top], strict=True))
         theirs = (row for row in reported if all(row.get(k) in (None, v) for k, v in labels.items()))
         key = tuple(labels[axis] for axis in ("measure", *axes))
-        line += _theirs(study, next(theirs, None)), _ours(study, labels["measure"], ours.get(key))
-    sides = [(*column, side) for column in columns for side in ("paper", tables.ours(study))]
+        line.append(_theirs(study, next(theirs, None)))
+        line += [_ours(study, labels["measure"], ours.get((*key, *label))) for label in readings]
+    named = [", ".join([tables.ours(study), *(label if len(readings) > 1 else ())]) for label in readings]
+    sides = [(*column, side) for column in columns for side in ("paper", *named)]
     names = ["" if axis == "measure" else figures.axis_name(study, axis) for axis in across]
     table = pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(sides, names=[*names, ""]))
     if down:

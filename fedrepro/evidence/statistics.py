@@ -15,8 +15,9 @@ import numpy as np
 from scipy.stats import f as fisher
 from scipy.stats import t as student
 
-from fedrepro.evidence.comparisons import EQUAL, Cells, Comparison
+from fedrepro.evidence.comparisons import Cells, Comparison
 from fedrepro.evidence.measures import Measure
+from fedrepro.simulation.metrics import EQUAL
 
 LEVEL = 0.05
 WILD = 0.05  # level of the F test: does a cell spread more than the rest of its panel?

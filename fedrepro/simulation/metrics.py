@@ -6,6 +6,8 @@ import numpy as np
 
 from fedrepro.errors import bad
 
+EQUAL = 1e-12  # relative: smaller differences are rounding
+
 
 def ema(values, momentum: float = 0.9) -> np.ndarray:
     """a_t = momentum a_{t-1} + (1 - momentum) value_t, started with the first value (FedMLB, erratum ML-18).
@@ -49,7 +51,8 @@ def mean_interval(values, level: float = 0.95) -> tuple[float, float | None]:
         return float(values[0]), None
     from scipy.stats import t
 
-    error = values.std(ddof=1) / np.sqrt(len(values))
+    equal = np.ptp(values) <= EQUAL * np.abs(values).max()
+    error = 0.0 if equal else values.std(ddof=1) / np.sqrt(len(values))
     return float(values.mean()), float(t.ppf((1 + level) / 2, len(values) - 1) * error)
 
 
