@@ -220,6 +220,14 @@ def test_the_papers_numbers_keep_its_names():
     assert table.loc[("VGG-16", "CIFAR-10 (ours: generated images)"), ("FedAvg", "paper")] == "275,661"
 
 
+def test_a_figure_says_over_what_it_takes_means():
+    study = made("fedbr/fig3_convergence", lambda k: 0.5, scale="cpu")
+    whole, part = (figures.bars(study, "method", ["accuracy"], col=col) for col in ("reading", None))
+    notes = [figure.texts[-1].get_text() for figure in (whole, part)]
+    assert "means over" not in notes[0]
+    assert notes[1].endswith(f"means over: {study.table.axis['reading'].label or 'reading'}")
+
+
 def test_one_axis_has_its_measures_across():
     table = paper_table(made("kapc/table6_costs", lambda k: 3.0, seeds=(0,))).data
     assert table.loc[("KAPC+BLS",), ("upload per round", "paper")] == "380.9"

@@ -68,6 +68,13 @@ def note(study: Study, figure, measures: list[str] | None = None, more: str = ""
     figure.text(0.01, -0.02, text + more, fontsize="x-small", color="0.35", ha="left", va="top")
 
 
+def averaged(study: Study, values: pd.DataFrame, *shown: Panels) -> str:
+    """For the note: the axes that a figure does not show, over whose labels it takes means."""
+    seen = {axis for some in shown for axis in ([some] if isinstance(some, str) else some or [])}
+    hidden = [axis_name(study, axis) for axis in study.axes if axis not in seen and len(set(values[axis])) > 1]
+    return f"  ·  means over: {', '.join(hidden)}" if hidden else ""
+
+
 def axis_name(study: Study, axis: str) -> str:
     return study.table.axis[axis].label or axis
 
@@ -105,7 +112,7 @@ def curves(
         panel.set(xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y), title=titled(study, {**a, **b}))
         panel.xaxis.get_major_locator().set_params(integer=x == "round")
     one_legend(figure, list(axes.flat), axis_name(study, hue))
-    note(study, figure)
+    note(study, figure, more=averaged(study, table, hue, col, row))
     return figure
 
 
@@ -143,7 +150,7 @@ def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | Non
         one_legend(figure, panels, axis_name(study, hue))
     else:
         figure.tight_layout()
-    note(study, figure, names)
+    note(study, figure, names, averaged(study, study.values, x, hue, col))
     return figure
 
 
@@ -193,7 +200,7 @@ def ranking(study: Study, measure: str, hue: str, col: Panels, y: str = "method"
         if theirs:
             panel.plot([], [], "kx", markersize=7, markeredgewidth=2, label="the paper")
     one_legend(figure, axes[0], axis_name(study, hue))
-    note(study, figure)
+    note(study, figure, more=averaged(study, study.values, y, hue, col))
     return figure
 
 
@@ -224,7 +231,8 @@ def heatmap(
         if mark_best:
             _frame(panel, table, _reported(study, names, measure, keys, columns).idxmax(axis=1))
     figure.tight_layout()
-    note(study, figure, more="  ·  framed: the paper's best of each row" * mark_best)
+    framed = "  ·  framed: the paper's best of each row" * mark_best
+    note(study, figure, more=averaged(study, study.values, keys, columns) + framed)
     return figure
 
 
