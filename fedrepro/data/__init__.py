@@ -108,8 +108,10 @@ def names() -> list[str]:
     return [*STORED, *BUILT_IN, *own.names()]
 
 
-def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and options. Any data set may declare that it stands in for another: `mnist:substitute_for=femnist`."""
+def check(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and options; an unknown data set or option is refused.
+
+    Any data set may declare that it stands in for another: `mnist:substitute_for=femnist`."""
     if not isinstance(text, str):
         raise bad("data", text, ", ".join(names()))
     name, known = text.partition(":")[0], names()
@@ -124,14 +126,9 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def check(name: str) -> None:
-    """Refuse an unknown data set or option."""
-    parse(name)
-
-
 def load(name: str) -> Dataset:
     """The data set, decoded into the cache first if it is not there."""
-    base, options = parse(name)
+    base, options = check(name)
     if base in own.names():
         found = own.registered(base)
         stands_in = {"substitute_for": options["substitute_for"]} if options["substitute_for"] else {}
@@ -142,7 +139,7 @@ def load(name: str) -> Dataset:
 @lru_cache(maxsize=4)
 def loaded(text: str, cache_root: str, data_root: str | None) -> Dataset:
     """`load`, cached as long as the environment stays the same."""
-    name, options = parse(text)
+    name, options = check(text)
     substitute_for = options.pop("substitute_for")
     if name in BUILT_IN:
         make, source = BUILT_IN[name]
@@ -194,7 +191,7 @@ def mnist_writers(arrays: cache.Arrays) -> cache.Arrays:
 
 def fetch(name: str, progress: bool = True) -> Path:
     """Make sure that a data set is in the cache, complete and unchanged -> its folder."""
-    name, _ = parse(name)
+    name, _ = check(name)
     if name not in STORED:
         raise bad("data", name, f"one that is fetched: {', '.join(STORED)} ({name} needs no download)")
     stored(STORED[name], progress, mend=True)

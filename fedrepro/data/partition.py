@@ -63,11 +63,6 @@ class Partition:
         return cells.bincount(minlength=len(self) * classes).view(-1, classes)
 
 
-def check(split: str, clients: int) -> None:
-    """Refuse an unknown split, a bad value of it, or no clients."""
-    _parse(split, clients)
-
-
 def partition(
     split: str,
     labels: Tensor,
@@ -84,7 +79,7 @@ def partition(
     `clients` samples unused (more for `level`, `dominant` and `shards` if the classes are unbalanced).
     Two splits differ: with `dirichlet_unequal` it is the mean size, with `writers` the maximum.
     """
-    kind, value = _parse(split, clients)
+    kind, value = check(split, clients)
     total, most = _sizes(kind, len(labels), clients, samples, share)
     pool = torch.randperm(len(labels), generator=stream(seed, "partition", "pool"))[:total]
     generator = stream(seed, "partition", kind)
@@ -156,8 +151,8 @@ def personal_test(
     return _deal(pool, label, counts, generator)
 
 
-def _parse(split: str, clients: int) -> tuple[str, float]:
-    """The kind of split and its value; 0 where it has none."""
+def check(split: str, clients: int) -> tuple[str, float]:
+    """The kind of split and its value, 0 where it has none; an unknown kind, a bad value or no clients are refused."""
     if clients < 1:
         raise bad("clients", clients, "1 or more")
     kind, colon, text = split.partition(":")

@@ -36,15 +36,10 @@ def names() -> list[str]:
     return sorted({**MODELS, **own.known()})
 
 
-def check(name: str) -> None:
-    """Raises BadInput unless `name` is a model with valid options."""
-    _parse(name)
-
-
 def build(name: str, *, classes: int, channels: int, size: int) -> Net:
     """Initialised from torch's global generator; with `init=torch`, every layer by PyTorch's default. `proj=256` puts
     MOON's projection head before the last layer."""
-    model, options = _parse(name)
+    model, options = check(name)
     projection, init = (options.pop(key) for key in EVERY)
     shape = {"classes": classes, "channels": channels, "size": size}
     if model in MODELS:
@@ -68,7 +63,8 @@ def build(name: str, *, classes: int, channels: int, size: int) -> Net:
     return Net(blocks)
 
 
-def _parse(text: str) -> tuple[str, dict[str, Any]]:
+def check(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and options of a model; BadInput if there is none of that name, or an option is not valid."""
     model, known = text.partition(":")[0], names()
     if model not in known:
         raise bad("model", model, f"{', '.join(known)}; register one of your own first (@fedrepro.model)", known)
