@@ -782,7 +782,7 @@ def test_meta_data_without_arrays_are_no_cache(folder, arrays):
 def test_what_is_written_is_read_back(folder, monkeypatch):
     write_idx(folder / "MNIST/raw")
     save = np.save
-    monkeypatch.setattr(np, "save", lambda file, array, **options: save(file, array & 254, **options))
+    monkeypatch.setattr(np, "save", lambda file, arr, **options: save(file, arr & 254, **options))
     with pytest.raises(Failure, match="has changed"):
         data.load("mnist")
     assert list(cache.root().iterdir()) == []

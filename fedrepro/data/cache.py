@@ -13,14 +13,17 @@ import shutil
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedrepro.errors import Failure
+from fedrepro.simulation.files import write_atomically, write_json
 from fedrepro.simulation.ledger import MIB
 
 Arrays = dict[str, np.ndarray]
+META = "meta.json"
 SAMPLES, BLOCK = 128, 4096  # of each file, spread evenly
 STALE = 86_400  # seconds after which a temporary folder must be left from a killed process
 
@@ -45,7 +48,7 @@ def read(name: str, thorough: bool = False) -> tuple[dict, Arrays] | None:
 
 def opened(folder: Path, thorough: bool = False) -> tuple[dict, Arrays] | None:
     try:
-        meta = json.loads((folder / "meta.json").read_text())
+        meta = json.loads((folder / META).read_text())
         meta = {key: meta.get(key) for key in ("source", "subset", "mean", "std", "sha256", "arrays", "guard")}
         # Copy on write: the file cannot be changed, and a stray in-place operation cannot crash the process.
         arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="c") for key in meta["arrays"]}
@@ -98,16 +101,7 @@ def guard(folder: Path, meta: dict) -> dict:
 
 def keep(folder: Path, meta: dict) -> None:
     with suppress(OSError):  # a read-only cache is compared with its sha256 at every load
-        save(folder, meta)
-
-
-def save(folder: Path, meta: dict) -> None:
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-        path = Path(temporary, "meta.json")
-        with open(path, "w") as file:
-            json.dump(meta, file, indent=1)
-            sync(file)
-        os.replace(path, folder / "meta.json")
+        write_json(folder / META, meta)
 
 
 def write(name: str, arrays: Arrays, meta: dict) -> tuple[dict, Arrays]:
@@ -122,11 +116,9 @@ def write(name: str, arrays: Arrays, meta: dict) -> tuple[dict, Arrays]:
             folder = Path(temporary, name)
             folder.mkdir()
             for key, array in arrays.items():
-                with open(folder / f"{key}.npy", "wb") as file:
-                    np.save(file, array, allow_pickle=False)
-                    sync(file)
+                write_atomically(folder / f"{key}.npy", partial(np.save, arr=array, allow_pickle=False))
             table = {key: described(folder, key, array) for key, array in arrays.items()}
-            save(folder, {**meta, "sha256": sha256(arrays), "arrays": table})
+            write_json(folder / META, {**meta, "sha256": sha256(arrays), "arrays": table})
             written = opened(folder)  # compares the sha256; stays mapped even if another process replaces it
             if written is None:
                 raise changed(folder)
@@ -176,11 +168,6 @@ def publish(folder: Path, final: Path, aside: Path) -> None:
     os.close(directory)
 
 
-def sync(file) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
 def sha256(arrays: Arrays) -> str:
     """Of all arrays with their names, types and shapes."""
     total = hashlib.sha256()
@@ -195,11 +182,8 @@ def statistics(arrays: Arrays) -> dict[str, list[float]]:
     mean, std = [], []
     images = arrays.get("train_x", np.empty((0, 0, 0, 0)))
     for channel in range(images.shape[3]):
-        parts = range(0, len(images), 4096)
-        counts = np.zeros(256, np.int64)
-        for i in parts:
-            counts += np.bincount(images[i : i + 4096, ..., channel].ravel(), minlength=256)
-        counts = counts.tolist()
+        parts = (images[i : i + 4096, ..., channel].ravel() for i in range(0, len(images), 4096))
+        counts = np.sum([np.bincount(part, minlength=256) for part in parts], axis=0).tolist()
         total = sum(counts)
         first = sum(value * count for value, count in enumerate(counts))
         second = sum(value**2 * count for value, count in enumerate(counts))
