@@ -180,7 +180,7 @@ def shuffle_key(label: int, name: str) -> str:
     return hashlib.md5(f"{label}/{PurePosixPath(name).stem}".encode()).hexdigest()
 
 
-def images(labelled: list[tuple[int, str]], files: Files, bar: Bar, mode: str, size: int) -> tuple:
+def images(split: str, labelled: list[tuple[int, str]], files: Files, bar: Bar, mode: str, size: int) -> Arrays:
     labelled = sorted(labelled, key=lambda item: shuffle_key(*item))
     if not labelled:
         raise FileNotFoundError("no images in train or test")
@@ -190,7 +190,7 @@ def images(labelled: list[tuple[int, str]], files: Files, bar: Bar, mode: str, s
             x[i] = picture(files[path](), mode, size, size).reshape(x.shape[1:])
         except (OSError, ValueError) as why:
             raise ValueError(f"{path}: {why}") from None
-    return x, np.array([label for label, _ in labelled], np.int64)
+    return {f"{split}_x": x, f"{split}_y": np.array([label for label, _ in labelled], np.int64)}
 
 
 def class_folders(classes: int, mode: str, size: int, files: Files, bar: Bar) -> Arrays:
@@ -202,7 +202,7 @@ def class_folders(classes: int, mode: str, size: int, files: Files, bar: Bar) ->
     arrays = {}
     for split in ("train", "test"):
         labelled = [(names.index(part[1]), path) for path, part in parts.items() if part[0] == split]
-        arrays[f"{split}_x"], arrays[f"{split}_y"] = images(labelled, files, bar, mode, size)
+        arrays |= images(split, labelled, files, bar, mode, size)
     return arrays
 
 
@@ -217,8 +217,7 @@ def tiny_imagenet(files: Files, bar: Bar) -> Arrays:
                 train.append((label[name], path))
             case [*_, "val", "images", image]:
                 test.append((label[annotation[image]], path))
-    (train_x, train_y), (test_x, test_y) = (images(part, files, bar, "RGB", 64) for part in (train, test))
-    return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
+    return images("train", train, files, bar, "RGB", 64) | images("test", test, files, bar, "RGB", 64)
 
 
 def leaf_femnist(files: Files, bar: Bar) -> Arrays:
