@@ -1,6 +1,6 @@
 """The rules of the splits: how many samples of which class, or which samples, each client gets."""
 
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -106,23 +106,12 @@ def shards(split: str, supply: Tensor, clients: int, shards: int, samples: int |
     return counts
 
 
-@dataclass(frozen=True)
-class _Skew:
-    """How many samples of each class a client of any size gets."""
-
-    main: float  # share of the client's main label; 0: it has none
-    position: Tensor  # client x class: each client's order of the classes, its main one last
-    width: int  # how many classes share the rest
-
-    @property
-    def window(self) -> Tensor:
-        return self.position < self.width
-
-    def counts(self, size: int) -> tuple[Tensor, Tensor]:
-        """Samples of the main labels, and of the others."""
-        main = round(self.main * size)
-        least, more = divmod(size - main, self.width)
-        return (self.position == self.position.shape[1] - 1) * main, self.window * least + (self.position < more)
+def _counts(position: Tensor, share: float, width: int, size: int) -> tuple[Tensor, Tensor]:
+    """How many samples of each class clients of a size get: a share of their main label, which is last in each one's
+    order of the classes, and the rest evenly of the first `width`."""
+    main = round(share * size)
+    least, more = divmod(size - main, width)
+    return (position == position.shape[1] - 1) * main, (position < width) * least + (position < more)
 
 
 def skewed(
@@ -148,19 +137,19 @@ def skewed(
     # Starts evenly spaced on the ring of classes: every class is then in as many windows as any other.
     start = (torch.arange(clients) * several // clients)[torch.randperm(clients, generator=generator)]
     position = (torch.randperm(several, generator=generator) - start[:, None]) % several
-    skew, size = _Skew(share, position, width), samples or int(supply.sum()) // clients
+    counts, size = partial(_counts, position, share, width), samples or int(supply.sum()) // clients
     if size * clients > supply.sum():
-        counts = torch.stack(skew.counts(size)).sum(0)
-        needed = counts.amax(0)
+        given = torch.stack(counts(size)).sum(0)
+        needed = given.amax(0)
         if (needed > supply).any():
             raise bad("samples", size, f"fewer: {_shortage(needed, classes, supply, 'a client needs')}")
-        return counts
+        return given
     while size:
-        fixed, even = skew.counts(size)
-        if _fit(even, skew.window, supply - fixed.sum(0)):
+        fixed, even = counts(size)
+        if _fit(even, position < width, supply - fixed.sum(0)):
             return fixed + even
         if samples is not None:
-            why = _shortage(torch.stack(skew.counts(size)).sum((0, 1)), classes, supply, f"{clients} clients need")
+            why = _shortage(torch.stack(counts(size)).sum((0, 1)), classes, supply, f"{clients} clients need")
             raise bad("samples", samples, f"fewer, or none for the largest size: {why}")
         size -= max(1, size // 100)
     raise bad("split", f"{kind}:{value}", f"more samples: the rarest class has {int(supply.min())}")
