@@ -26,9 +26,8 @@ def mobilenet_v2(*, classes: int, channels: int, size: int, norm: str, dropout: 
 def shufflenet(*, classes: int, channels: int, size: int, norm: str) -> dict[str, nn.Module]:
     """Zhang et al. 2018, Table 1: ShuffleNet (the first version) 1x with three groups."""
     scale = GROUPED if norm == "group" else nn.BatchNorm2d
-    stem = nn.Conv2d(channels, 24, 3, stride=2, padding=1, bias=False)
-    relu, pool = nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2, padding=1)
-    blocks = {"conv1": nn.Sequential(stem, scale(24), relu, pool)}
+    stem = torchvision.ops.Conv2dNormActivation(channels, 24, 3, 2, norm_layer=scale)
+    blocks: dict[str, nn.Module] = {"conv1": stem.append(nn.MaxPool2d(3, stride=2, padding=1))}
     width = 24
     for stage, (outputs, units) in enumerate(((240, 4), (480, 8), (960, 4)), 2):
         rest = [Unit(outputs, outputs, scale) for _ in range(units - 1)]
@@ -47,10 +46,10 @@ class Unit(nn.Module):
         self.grows = outputs > inputs
         middle, added = outputs // 4, outputs - inputs if self.grows else outputs
         first = 1 if inputs == 24 else self.GROUPS  # "not on the first pointwise layer": 24 channels are too few
-        self.squeeze = nn.Sequential(_pointwise(inputs, middle, first), scale(middle), nn.ReLU(inplace=True))
-        depthwise = nn.Conv2d(middle, middle, 3, 1 + self.grows, padding=1, groups=middle, bias=False)
-        self.depthwise = nn.Sequential(depthwise, scale(middle))
-        self.expand = nn.Sequential(_pointwise(middle, added, self.GROUPS), scale(added))
+        conv = partial(torchvision.ops.Conv2dNormActivation, norm_layer=scale)
+        self.squeeze = conv(inputs, middle, 1, groups=first)
+        self.depthwise = conv(middle, middle, 3, 1 + self.grows, groups=middle, activation_layer=None)
+        self.expand = conv(middle, added, 1, groups=self.GROUPS, activation_layer=None)
         self.pool = nn.AvgPool2d(3, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,10 +88,6 @@ def _normalise(module: nn.Module) -> None:
 def _cut(features: nn.Sequential, *cuts: int) -> dict[str, nn.Module]:
     ends = (*cuts, len(features))
     return {f"conv{i}_x": features[a:b] for i, (a, b) in enumerate(zip((0, *cuts), ends, strict=True), 1)}
-
-
-def _pointwise(inputs: int, outputs: int, groups: int) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 1, groups=groups, bias=False)
 
 
 def _pooled(head: nn.Module, dropout: float = 0.0) -> nn.Module:

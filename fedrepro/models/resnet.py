@@ -34,12 +34,10 @@ def resnet18(*, classes: int, channels: int, size: int, norm: str, groups: int, 
 def resnet20(*, classes: int, channels: int, size: int) -> dict[str, nn.Module]:
     """Bottlenecks [2, 2, 2] of widths 16, 32, 64 (x4): what DFL's Table IV implies (errata DF-12)."""
     width = 16
-    blocks: dict[str, nn.Module] = {
-        "conv1": nn.Sequential(_conv(channels, width, 3), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
-    }
+    blocks: dict[str, nn.Module] = {"conv1": torchvision.ops.Conv2dNormActivation(channels, width)}
     for stage, planes in enumerate((16, 32, 64), 2):
         stride = 1 if stage == 2 else 2
-        shortcut = nn.Sequential(_conv(width, 4 * planes, 1, stride), nn.BatchNorm2d(4 * planes))
+        shortcut = torchvision.ops.Conv2dNormActivation(width, 4 * planes, 1, stride, activation_layer=None)
         blocks[f"conv{stage}_x"] = nn.Sequential(
             torchvision.models.resnet.Bottleneck(width, planes, stride, shortcut),
             torchvision.models.resnet.Bottleneck(4 * planes, planes),
@@ -50,7 +48,3 @@ def resnet20(*, classes: int, channels: int, size: int) -> dict[str, nn.Module]:
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return blocks
-
-
-def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
