@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from fedrepro import BadInput, Run, rounds
 from fedrepro.bare import Bare, lenet, resnet18, split_in_two
-from fedrepro.growth import growth_memory, growth_seconds, measured, write
+from fedrepro.checks import choose, number
+from fedrepro.growth import Settings, growth_memory, growth_seconds, measured, write
 from fedrepro.simulation.client import Visit, Worker
 from fedrepro.simulation.run import Row
 
-Settings = dict[str, Any]  # fields of a Run
 SMALL: Settings = {"data": "synthetic:size=28,train=6000,test=1000", "epochs": 1}  # for real data, with --quick
 FASHION: Settings = {"data": "fashion_mnist", "split": "iid", "clients": 100, "per_round": 10}
 FASHION |= {"model": "lenet", "epochs": 5, "batch": 50, "lr": 0.01}
@@ -192,8 +192,6 @@ MEASUREMENTS = {  # name: (function, key of its result, upper limit)
 
 def main(repeats: int, quick: bool, only: list[str] | None, out: str) -> int:
     """Measure, print, and write to <out>/bench.json (quick.json)."""
-    from fedrepro.checks import choose, number
-
     repeats = number("repeats", repeats, int, 1, 1000)
     names = [choose("only", name, MEASUREMENTS) for name in only or MEASUREMENTS]
     torch.set_num_threads(1)
