@@ -30,7 +30,7 @@ def choose(field: str, value, options) -> str:
 def parse_options(field: str, text: str, defaults: dict) -> tuple[str, dict]:
     """`name:key=value,key=value` -> (name, defaults updated); each value takes its default's type."""
     name, colon, rest = text.partition(":")
-    options, given = dict(defaults), set()
+    given = {}
     for item in rest.split(",") if colon else ():
         key, equals, value = item.partition("=")
         if not equals or key not in defaults:
@@ -38,10 +38,9 @@ def parse_options(field: str, text: str, defaults: dict) -> tuple[str, dict]:
             raise bad(field, text, f"{name}, or {name}:key=value,... with {allowed}")
         if key in given:
             raise bad(field, text, f"{key} once")
-        given.add(key)
         kind = type(defaults[key])
         try:
-            options[key] = kind(value)
+            given[key] = kind(value)
         except ValueError:
             raise bad(f"{field} option {key}", value, "a whole number" if kind is int else "a number") from None
-    return name, options
+    return name, {**defaults, **given}
