@@ -1,4 +1,4 @@
-"""The command line: fedrepro run | sweep | methods | data | papers | tune | reproduce | report | verify | lab."""
+"""The command line: one function per command, of the same name."""
 
 import itertools
 import json
@@ -128,10 +128,8 @@ def _cell(value: Any) -> str:
 
 def _columns(table: list[dict[str, Any]]) -> str:
     """The rows as aligned text."""
-    if not table:
-        return ""
-    rows = [list(table[0])] + [[_cell(v) for v in row.values()] for row in table]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rows = [list(row) for row in table[:1]] + [[_cell(v) for v in row.values()] for row in table]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
