@@ -52,14 +52,10 @@ class Partition:
     def sizes(self) -> Tensor:
         return self.offsets.diff()
 
-    @property
-    def owners(self) -> Tensor:
-        """The client of each entry of `order`."""
-        return torch.arange(len(self)).repeat_interleave(self.sizes)
-
     def label_counts(self, labels: Tensor, classes: int) -> Tensor:
         """How many samples of each class each client has: (clients, classes)."""
-        cells = self.owners * classes + labels[self.order.long()].long()
+        owners = torch.arange(len(self)).repeat_interleave(self.sizes)  # of each entry of `order`
+        cells = owners * classes + labels[self.order.long()].long()
         return cells.bincount(minlength=len(self) * classes).view(-1, classes)
 
 
