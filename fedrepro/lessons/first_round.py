@@ -36,8 +36,9 @@ class Setting:
     mu: float = 0.0  # FedProx's pull to the model that was received
 
     @property
-    def shares(self) -> dict[str, float]:
-        return {"A": self.size, "B": 1 - self.size}
+    def threes(self) -> float:
+        """The share of all images that are 3s."""
+        return self.size * self.skew + (1 - self.size) * (1 - self.skew)
 
 
 @cache
@@ -67,15 +68,6 @@ def bowls(setting: Setting) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return {"A": bowl(setting.skew), "B": bowl(1 - setting.skew)}
 
 
-@lru_cache(maxsize=64)
-def best(setting: Setting) -> tuple[torch.Tensor, torch.Tensor]:
-    """The curvature and the minimum of the loss on all images."""
-    parts = [(share, *bowls(setting)[name]) for name, share in setting.shares.items()]
-    curve = sum((share * H for share, H, _ in parts), torch.zeros(2, 2, dtype=torch.float64))
-    pull = sum((share * H @ least for share, H, least in parts), torch.zeros(2, dtype=torch.float64))
-    return curve, torch.linalg.solve(curve, pull)
-
-
 def visit(setting: Setting, name: str, start: torch.Tensor) -> torch.Tensor:
     """A client's models before and after each of its E steps; with mu the loss has FedProx's mu/2 |w - start|²."""
     (curve, least), way = bowls(setting)[name], [start]
@@ -99,7 +91,7 @@ def course(setting: Setting) -> Course:
     for t in range(1, ROUNDS + 1):
         ways = {name: visit(setting, name, models[-1]) for name in COLOURS}
         sent = [Tree(x=way[-1]) for way in ways.values()]
-        images = [round(100 * share) for share in setting.shares.values()]
+        images = [round(100 * share) for share in (setting.size, 1 - setting.size)]
         uploads = [Upload(cid, images[cid], {"w": sent[cid], "b": Tree()}, t) for cid in (0, 1)]
         server = FedAvg().aggregate(server, uploads, Round(t, run, [0, 1]))
         models.append(server["w"]["x"])
@@ -108,15 +100,14 @@ def course(setting: Setting) -> Course:
 
 
 def distances(setting: Setting) -> np.ndarray:
-    return np.linalg.norm(course(setting).models - best(setting)[1].numpy(), axis=1)
+    return np.linalg.norm(course(setting).models - bowl(setting.threes)[1].numpy(), axis=1)
 
 
 def accuracy(model: np.ndarray, setting: Setting) -> float:
     """On all images, weighted by the clients' shares."""
     _, x, labels = features()
     right = ((x.numpy() @ model) * labels.numpy() > 0).astype(float)
-    threes = setting.size * setting.skew + (1 - setting.size) * (1 - setting.skew)
-    return float(threes * right[labels > 0].mean() + (1 - threes) * right[labels < 0].mean())
+    return float(setting.threes * right[labels > 0].mean() + (1 - setting.threes) * right[labels < 0].mean())
 
 
 @kept
@@ -148,7 +139,7 @@ def draw(setting: Setting, moment: int) -> Figure:
 
 def _map(ax, setting: Setting, moment: int) -> None:
     rounds, phase = divmod(moment, 3)  # complete rounds, and what has happened since
-    curve, least = best(setting)
+    curve, least = bowl(setting.threes)
     bends, turn = np.linalg.eigh(curve.numpy())
     angle = np.degrees(np.arctan2(turn[1, 0], turn[0, 0]))
     contours(ax, least.numpy(), bends, angle, [0.02, 0.1, 0.25, 0.5, 0.9, 1.4, 2.0], 0.9)
