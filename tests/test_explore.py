@@ -34,6 +34,7 @@ from fedrepro.methods import Round, ama
 from fedrepro.methods.dfl import divergence
 from fedrepro.methods.kapc_bls import KAPC_BLS
 from fedrepro.simulation import cost
+from fedrepro.simulation.fleet import Fleet
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.store import CLOCKS
 from fedrepro.simulation.tree import Tree
@@ -199,7 +200,7 @@ def test_mixing_course_by_hand():
     ways = {name: mixing.travel(setting, name).models for name in mixing.METHODS}
     np.testing.assert_allclose(ways["ama"], ways["fedavg"], atol=1e-6)
     centres, curves = mixing.bowls()
-    cids = [cid for cid, _ in mixing.visits(0.0, 5, 40)[0]]
+    cids = Fleet(setting.run("fedavg")).participants(1)
     left = (1 - mixing.LOCAL_RATE * curves[cids]) ** mixing.LOCAL_STEPS
     expected = (centres[cids] + left * (torch.tensor(mixing.START) - centres[cids])).mean(0)
     np.testing.assert_allclose(ways["fedavg"][1], expected, atol=1e-5)

@@ -1,6 +1,6 @@
 """Lesson: how AMA mixes the old model, the updates on time and the late ones; a toy problem in two dimensions."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -75,32 +75,19 @@ def descend(x: torch.Tensor, centre: torch.Tensor, curve: torch.Tensor) -> torch
     return centre + (1 - LOCAL_RATE * curve) ** LOCAL_STEPS * (x - centre)
 
 
-@lru_cache(maxsize=8)
-def visits(late: float, max_delay: int, rounds: int) -> list[list[tuple[int, int]]]:
-    """Who takes part in each round, and by how many rounds each update is late: the fleet's own draws."""
-    fleet = Fleet(Setting(late=late, max_delay=max_delay, rounds=rounds, at=1, eta=0).run("fedavg"))
-    return [[(cid, fleet.delay(t, cid)) for cid in fleet.participants(t)] for t in range(1, rounds + 1)]
-
-
-def travel(setting: Setting, name: str) -> Course:
-    if name != "ama":  # AMA's own settings do not matter to the others
-        setting = replace(setting, alpha0=0.0, eta=0.0, b=0.0)
-    return _travel(setting, name)
-
-
 @lru_cache(maxsize=64)
-def _travel(setting: Setting, name: str) -> Course:
-    """The method's own aggregate; only the clients' training is a toy."""
+def travel(setting: Setting, name: str) -> Course:
+    """The method's own aggregate and the fleet's own draws; only the clients' training is a toy."""
     run = setting.run(name)
-    method = build(name, **run.hp)
+    method, fleet = build(name, **run.hp), Fleet(run)
     centres, curves = bowls()
     server: dict[str, Any] = {"w": Tree(x=torch.tensor(START)), "b": Tree()}
     past, pending, staleness = [server["w"]["x"]], [], []
-    for t, drawn in enumerate(visits(setting.late, setting.max_delay, setting.rounds), start=1):
-        r = Round(t, run, [cid for cid, _ in drawn])
+    for t in range(1, setting.rounds + 1):
+        r = Round(t, run, fleet.participants(t))
         trained = descend(past[-1], centres[r.participants], curves[r.participants])
-        for (cid, delay), x in zip(drawn, trained, strict=True):
-            pending.append((t + delay, Upload(cid, 1, {"w": Tree(x=x), "b": Tree()}, t)))
+        for cid, x in zip(r.participants, trained, strict=True):
+            pending.append((t + fleet.delay(t, cid), Upload(cid, 1, {"w": Tree(x=x), "b": Tree()}, t)))
         if t == setting.at:
             for s in setting.added:
                 x = descend(past[t - s - 1], torch.tensor(STRANGER), torch.ones(2))
