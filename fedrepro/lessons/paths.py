@@ -33,8 +33,7 @@ def network(model: str) -> Net:
 @cache
 def block_bytes(model: str) -> dict[str, int]:
     """The weights of each block, without BatchNorm statistics, as the ledger counts them."""
-    net = network(model)
-    return {name: sum(p.nbytes for p in block.parameters()) for name, block in net.blocks.items()}
+    return {name: sum(p.nbytes for p in block.parameters()) for name, block in network(model).blocks.items()}
 
 
 @cache
@@ -121,8 +120,7 @@ def layout() -> Figure:
     network = figure.add_subplot(grid[0, :])
     network.grid(False)
     network.set(xticks=[])
-    for side in network.spines.values():
-        side.set_visible(False)
+    network.spines[:].set_visible(False)
     schedule = figure.add_subplot(grid[1, 0])
     schedule.set(title="download per round", xlabel="round", ylabel="MiB", xticks=[1, 4, 8, 12])
     for column, (title, formula) in enumerate(COSTS.values(), start=1):
@@ -167,14 +165,11 @@ def _network(ax, setting: Setting) -> None:
     ax.set(xlim=(0, count), ylim=(len(lines) - 0.5, -0.6), yticks=range(len(lines)))
     ax.set_yticklabels([name for name, _ in lines])
     for m, (name, size) in enumerate(block_bytes(setting.model).items()):
-        ax.text(m + 0.5, -0.72, f"{name}\n{_amount(size)}", ha="center", va="bottom", fontsize=9.5)
+        amount = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
+        ax.text(m + 0.5, -0.72, f"{name}\n{amount}", ha="center", va="bottom", fontsize=9.5)
     legend = {"local, trained": LOCAL, "local, from the last visit": OLDER, "global: received, frozen in paths": GLOBAL}
     patches, below = [Patch(color=colour) for colour in legend.values()], {"bbox_to_anchor": (0.45, 0.02)}
     ax.legend(patches, legend, ncols=3, loc="upper center", **below, frameon=False, fontsize=10.5, columnspacing=1)
-
-
-def _amount(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
 
 
 def say(setting: Setting) -> str:
