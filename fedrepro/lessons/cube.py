@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedrepro.lessons.drawing import CHOSEN, GIVEN, INK, LATE, canvas, colour_key, kept, matrix
+from fedrepro.lessons.drawing import CHOSEN, GIVEN, INK, LATE, canvas, kept, keyed, matrix
 from fedrepro.methods.kapc import normalise, step
 from fedrepro.methods.mixtures import gram, stack
 from fedrepro.simulation.run import Run
@@ -78,13 +78,10 @@ def layout() -> Figure:
     figure = canvas(5.6)
     names, clients = layer_names(), range(CLIENTS)
     grid = figure.add_gridspec(2, 1, left=0.125, right=0.985, top=0.92, bottom=0.105, hspace=0.5)
-    above = grid[0].subgridspec(1, 3, width_ratios=[50, 1, 1.6], wspace=0.03)
-    relations, key = figure.add_subplot(above[0]), figure.add_subplot(above[1])
+    relations, _ = keyed(figure, grid[0], [50, 1, 1.6])
     classes = [f"{cid}: " + " ".join(map(str, labels)) for cid, labels in enumerate(trained().labels)]
     relations.set(ylabel="client: its classes", xticks=clients, yticks=clients, yticklabels=classes)
-    for side in relations.spines.values():
-        side.set_visible(False)
-    colour_key(key)
+    relations.spines[:].set_visible(False)
     below = grid[1].subgridspec(1, 2, width_ratios=[1.35, 1], wspace=0.25)
     over, sent = figure.add_subplot(below[0]), figure.add_subplot(below[1])
     over.set(xlabel="round", ylabel="rᵢᵢ")

@@ -10,9 +10,11 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import EllipseCollection, PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 from PIL import Image
@@ -67,13 +69,10 @@ def kept(layout: Callable[[], Figure]) -> Callable[[], Figure]:
     def emptied() -> Figure:
         _style()
         figure = made()
-        drawn = list(figure.images)
+        figure.images.clear()
         for ax in figure.axes:
-            drawn += [*ax.lines, *ax.patches, *ax.collections, *ax.images, *ax.texts]
-        for artist in drawn:
-            artist.remove()
-        for ax in figure.axes:
-            ax.containers.clear()  # of bars: remove() leaves them
+            for artist in [*ax.lines, *ax.patches, *ax.collections, *ax.images, *ax.texts]:
+                artist.remove()
             ax.relim()
             ax.autoscale()
         return figure
@@ -133,11 +132,14 @@ def contours(ax, least, curves, turn, above, linewidth: float) -> None:
     ax.add_collection(EllipseCollection(wide, high, np.full(len(above), turn), **at, **style))
 
 
-def colour_key(ax) -> None:
-    """Narrow axes for the scale of a matrix's colours, with numbers on the right."""
-    ax.grid(False)
-    ax.set(xticks=[])
-    ax.yaxis.set_tick_params(left=False, labelleft=False, labelright=True, pad=1)
+def keyed(figure: Figure, place: SubplotSpec, widths: list[float], wspace: float = 0.03) -> list[Axes]:
+    """Axes side by side. The second are for the scale of a matrix's colours, whose numbers have the third place."""
+    places = place.subgridspec(1, len(widths), width_ratios=widths, wspace=wspace)
+    axes = [figure.add_subplot(places[i]) for i in range(len(widths)) if i != 2]
+    axes[1].grid(False)
+    axes[1].set(xticks=[])
+    axes[1].yaxis.set_tick_params(left=False, labelleft=False, labelright=True, pad=1)
+    return axes
 
 
 def columns(ax, x, heights, *, width: float = 0.8, bottom: Any = 0.0, flat: bool = False, **style) -> None:

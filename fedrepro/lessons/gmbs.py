@@ -12,7 +12,7 @@ import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from fedrepro.lessons.drawing import CHOSEN, GIVEN, LOCAL, OLDER, canvas, colour_key, columns, kept
+from fedrepro.lessons.drawing import CHOSEN, GIVEN, LOCAL, OLDER, canvas, columns, kept, keyed
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.fedbr import FedBR, paper_compute, paper_traffic, upper_bounds
 from fedrepro.simulation.rng import stream
@@ -89,12 +89,10 @@ def layout() -> Figure:
     figure = canvas(5.3)
     margins = {"left": 0.1, "right": 0.985, "top": 0.93, "bottom": 0.115}
     above, below = figure.add_gridspec(2, 1, height_ratios=[1, 1.15], **margins, hspace=0.65)
-    row = above.subgridspec(1, 3, width_ratios=[50, 1.2, 2], wspace=0.03)  # the last is room for the key's labels
-    choices, key = figure.add_subplot(row[0]), figure.add_subplot(row[1])
+    choices, _ = keyed(figure, above, [50, 1.2, 2])
     choices.set(title="blocks sent to each client", xlabel="round", yticks=range(len(CLIENTS)), yticklabels=CLIENTS)
     choices.set(xticks=[0, *range(9, ROUNDS, 10)], xticklabels=[1, *range(10, ROUNDS + 1, 10)])
     choices.grid(False)
-    colour_key(key)
     panels = below.subgridspec(1, 3, wspace=0.34)
     for i, title in enumerate(("", "n: times chosen", "V = p (below) + bonus")):
         figure.add_subplot(panels[i]).set(title=title, xlabel="number of blocks α")
@@ -129,7 +127,7 @@ def _bandit(panels, now: Step, cid: int, client: str) -> None:
     count.locator_params(axis="y", integer=True)
     columns(bound, list(V), gain, color=LOCAL)
     columns(bound, list(V), [V[m] - p.get(m, 0.0) for m in V], bottom=gain, color=OLDER)
-    best = _best(V)
+    best = max(V, key=V.__getitem__)
     arrow = {"arrowstyle": "->", "color": CHOSEN, "linewidth": 2}
     bound.annotate("next", (best, V[best]), (0, 12), textcoords="offset points", ha="center", arrowprops=arrow)
     bound.set(ylim=(min(0, *gain), max(V.values()) * 1.25))
@@ -137,15 +135,11 @@ def _bandit(panels, now: Step, cid: int, client: str) -> None:
         panel.set(xticks=list(V))
 
 
-def _best(V: dict[int, float]) -> int:
-    return max(V, key=V.__getitem__)
-
-
 def say(setting: Setting, t: int, client: str) -> str:
     steps, cid = simulate(setting, t), CLIENTS.index(client)
     V = steps[-1].V[cid]
     decided = [step.sent[cid] for step in steps if step.sent[cid] < setting.blocks]
-    best = _best(V)
+    best = max(V, key=V.__getitem__)
     right = sum(m == setting.suits(client) for m in decided)
     sent = steps[-1].sent[cid]
     got = "the whole model" if sent == setting.blocks else f"{sent} block{'s' if sent > 1 else ''}"

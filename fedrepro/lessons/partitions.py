@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fedrepro import data
 from fedrepro.data.partition import partition
-from fedrepro.lessons.drawing import LOCAL, canvas, colour_key, columns, kept, matrix, ticks
+from fedrepro.lessons.drawing import LOCAL, canvas, columns, kept, keyed, matrix, ticks
 
 DATA = ("digits", "synthetic", "mnist", "fashion_mnist", "cifar10")
 SHOWN = 6  # clients whose images are shown,
@@ -58,14 +58,11 @@ def divide(name: str, split: str, clients: int, seed: int = 0) -> Division:
 @kept
 def layout() -> Figure:
     figure = canvas(5.3)
-    grid = figure.add_gridspec(
-        1, 2, width_ratios=[5.4, 3.4], left=0.08, right=0.99, top=0.93, bottom=0.115, wspace=0.13
-    )
-    counts = grid[0].subgridspec(1, 4, width_ratios=[4, 0.16, 0.2, 1.2], wspace=0.16)
-    labels, key, sizes = (figure.add_subplot(counts[i]) for i in (0, 1, 3))
+    margins = {"left": 0.08, "right": 0.99, "top": 0.93, "bottom": 0.115}
+    grid = figure.add_gridspec(1, 2, width_ratios=[5.4, 3.4], **margins, wspace=0.13)
+    labels, _, sizes = keyed(figure, grid[0], [4, 0.16, 0.2, 1.2], wspace=0.16)
     labels.set(title="images per class", xlabel="class", ylabel="client")
     sizes.set(title="in all", xlabel="images", yticks=[])
-    colour_key(key)
     figure.add_subplot(grid[1]).set(xticks=[])
     return figure
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 
 from fedrepro.errors import bad
-from fedrepro.lessons.drawing import CHOSEN, GIVEN, GLOBAL, INK, canvas, colour_key, columns, kept, matrix
+from fedrepro.lessons.drawing import CHOSEN, GIVEN, GLOBAL, INK, canvas, columns, kept, keyed, matrix
 from fedrepro.methods.dfl import DFL, soft_targets
 from fedrepro.simulation.client import Local, Worker
 from fedrepro.simulation.run import Run
@@ -97,10 +97,8 @@ def layout() -> Figure:
     figure, classes = canvas(5.6), range(trained().worker.data.classes)
     margins = {"left": 0.075, "right": 0.985, "top": 0.94, "bottom": 0.105}
     grid = figure.add_gridspec(2, 2, width_ratios=[1.25, 1], **margins, hspace=0.42, wspace=0.17)
-    left = grid[:, 0].subgridspec(1, 3, width_ratios=[30, 1, 2.5], wspace=0.03)
-    soft, key = figure.add_subplot(left[0]), figure.add_subplot(left[1])
+    soft, _ = keyed(figure, grid[:, 0], [30, 1, 2.5])
     soft.set(xlabel="class of the outputs", ylabel="true label", xticks=classes, yticks=classes)
-    colour_key(key)
     figure.add_subplot(grid[0, 1]).set(title="ρ: share of the hard label")
     figure.add_subplot(grid[1, 1]).set(xlabel="class", xticks=classes[::3], yticks=[0, 0.5, 1])
     return figure
