@@ -20,6 +20,7 @@ DATA: dict[str, Any] = {"data": "digits", "split": "dominant:0.6", "clients": 10
 TRAINING: dict[str, Any] = {"model": "cnn_mnist", "rounds": 10, "epochs": 2, "batch": 20, "lr": 0.1, "momentum": 0.5}
 TRAINED = Run(**DATA, **TRAINING, method="dfl")
 SERVER = "everyone (server)"
+OWNERS = [SERVER, *(f"client {cid}" for cid in range(TRAINED.clients))]
 ALT = "A table of soft targets, a row per label; the share of the hard label by round; what a client is taught."
 
 
@@ -45,23 +46,15 @@ def trained() -> Trained:
     return Trained(running.worker, models, tables, [float("nan"), *(row["accuracy"] for row in running.rows)])
 
 
+@lru_cache(maxsize=128)
 def table(t: int, owner: str) -> np.ndarray:
     """The server's soft targets after round t, or those that one client would make with the model of round t."""
     if owner == SERVER:
         return trained().tables[t].numpy()
-    return _own(t, int(owner.split()[-1]))
-
-
-@lru_cache(maxsize=128)
-def _own(t: int, cid: int) -> np.ndarray:
-    worker = trained().worker
+    worker, cid = trained().worker, int(owner.split()[-1])
     k = Local(worker, max(t, 1), cid, 0, False, len(worker.parts[cid]))
     k.load(*trained().models[t])
     return soft_targets(k).numpy()
-
-
-def owners() -> list[str]:
-    return [SERVER, *(f"client {cid}" for cid in range(TRAINED.clients))]
 
 
 def schedule(strategy: str, threshold: float, ratio: float, rounds: int) -> list[float]:

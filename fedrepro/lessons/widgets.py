@@ -58,7 +58,7 @@ def partitions() -> Panel:
 
     controls = {
         "data": choice("data", partitions_lesson.ready()),
-        "kind": choice("split", list(PARAMETERS), "dirichlet"),
+        "kind": choice("split", list(PARAMETERS), value="dirichlet"),
         **parameter,
         "clients": whole("clients", 10, 2, 50),
         "seed": whole("seed", 0, 0, 20),
@@ -132,7 +132,7 @@ def soft_targets() -> Panel:
     trained = soft_targets_lesson.TRAINED.rounds
     controls = {
         "t": whole("rounds trained", trained, 0, trained),
-        "owner": choice("whose table", soft_targets_lesson.owners()),
+        "owner": choice("whose table", soft_targets_lesson.OWNERS),
         "label": whole("true label", 8, 0, 9),
         "strategy": choice("ratio", names),
         "threshold": real("threshold T", 0.6, 0, 1, 0.05),
