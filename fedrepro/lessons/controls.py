@@ -13,6 +13,7 @@ from fedrepro.errors import BadInput
 from fedrepro.lessons.drawing import png, undisturbed
 
 Control = Any  # a widget with a value, a layout and `disabled`; ipywidgets has no type for that
+FULL = {"width": "100%"}  # a layout of its own for each control
 STYLE = """<style>
 .explore-controls .widget-inline-hbox { flex-flow: row wrap; width: 100%; height: auto; margin: 2px 0 }
 .explore-controls .widget-inline-hbox > .widget-label {
@@ -28,8 +29,7 @@ STYLE = """<style>
 
 def slider(kind: type, text: str, value, low, high, **more) -> Control:
     """A slider that acts on release, so that drawings do not queue up."""
-    layout = w.Layout(width="100%")
-    return kind(value=value, min=low, max=high, description=text, continuous_update=False, layout=layout, **more)
+    return kind(value=value, min=low, max=high, description=text, continuous_update=False, layout=FULL, **more)
 
 
 def whole(text: str, value: int, low: int, high: int) -> Control:
@@ -40,9 +40,8 @@ def real(text: str, value: float, low: float, high: float, step: float, digits: 
     return slider(w.FloatSlider, text, value, low, high, step=step, readout_format=f".{digits}f")
 
 
-def choice(text: str, options, value=None) -> Control:
-    chosen = {} if value is None else {"value": value}
-    return w.Dropdown(options=options, **chosen, description=text, layout=w.Layout(width="100%"))
+def choice(text: str, options, **more) -> Control:
+    return w.Dropdown(options=options, description=text, layout=FULL, **more)
 
 
 def text(name: str) -> w.HTML:

@@ -2,16 +2,16 @@
 
 import threading
 import time
+from functools import partial
 
 import ipywidgets as w
 
 from fedrepro.errors import BadInput
 from fedrepro.lessons import live
-from fedrepro.lessons.controls import Control, Page, Picture, choice, refusal, text, whole
+from fedrepro.lessons.controls import FULL, Control, Page, Picture, choice, refusal, text, whole
 from fedrepro.lessons.drawing import png
 
 REDRAW = 0.5  # seconds between two drawings of a training
-FULL = {"layout": w.Layout(width="100%")}
 ICONS = {"Run": "play", "Pause": "pause", "Stop": "stop", "Reset": "refresh"}
 
 
@@ -20,7 +20,7 @@ class Side:
 
     def __init__(self, name: str, method: str):
         self.first = method
-        self.method = choice(f"method {name}", list(live.registry()), method)
+        self.method = choice(f"method {name}", list(live.registry()), value=method)
         self.method.observe(self._show, "value")
         self.options = w.VBox()
         self.box = w.VBox([self.method, self.options])
@@ -40,24 +40,22 @@ class Side:
 
 
 def _option(field) -> Control:
-    kind = {bool: w.Checkbox, int: w.IntText, float: w.FloatText, str: w.Text}[type(field.default)]
     if choices := field.metadata["choices"]:
-        return choice(field.name, choices, field.default)
-    return kind(
-        value=field.default, description=field.name, **FULL, **({"indent": False} if kind is w.Checkbox else {})
-    )
+        return choice(field.name, choices, value=field.default)
+    kinds = {bool: partial(w.Checkbox, indent=False), int: w.IntText, float: w.FloatText, str: w.Text}
+    return kinds[type(field.default)](value=field.default, description=field.name, layout=FULL)
 
 
 def _common() -> dict[str, Control]:
     first = live.DEFAULTS
     return {
         "data": choice("data", live.DATA),
-        "split": w.Combobox(value=first["split"], options=live.SPLITS, description="split", **FULL),
+        "split": w.Combobox(value=first["split"], options=live.SPLITS, description="split", layout=FULL),
         "clients": whole("clients", first["clients"], 2, 50),
         "per_round": whole("clients per round", first["per_round"], 1, 50),
         "rounds": whole("rounds", first["rounds"], 1, 100),
         "epochs": whole("local epochs", first["epochs"], 1, 10),
-        "lr": w.FloatText(value=first["lr"], description="learning rate", **FULL),
+        "lr": w.FloatText(value=first["lr"], description="learning rate", layout=FULL),
         "seed": whole("seed", first["seed"], 0, 20),
     }
 
@@ -70,7 +68,7 @@ class Live(Page):
         self.buttons = {name: w.Button(description=name, icon=icon, layout=half) for name, icon in ICONS.items()}
         for name, button in self.buttons.items():
             button.on_click(getattr(self, f"_{name.lower()}"))
-        self.bar = w.IntProgress(**FULL)
+        self.bar = w.IntProgress(layout=FULL)
         self.status, self.problem, self.table = text("numbers"), text("problem"), text("table")
         self.session, self.last, self._drawn = None, None, 0.0
         self._turn = threading.Lock()  # buttons and training write to the page from threads of their own
