@@ -4,6 +4,7 @@ import html
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from itertools import accumulate
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -39,11 +40,8 @@ def hyperparameters(method: str) -> list:
 
 def traffic(rows: list[dict]) -> list[float]:
     """MiB sent up and down so far, BatchNorm statistics included, after each round."""
-    total, sums = 0, []
-    for row in rows:
-        total += sum(value for key, value in row.items() if key.endswith(("bytes_up", "bytes_down")))
-        sums.append(total / 2**20)
-    return sums
+    sent = [sum(row[key] for key in row if key.endswith(("bytes_up", "bytes_down"))) for row in rows]
+    return [total / 2**20 for total in accumulate(sent)]
 
 
 def label(run: Run) -> str:
@@ -75,17 +73,16 @@ def draw(curves: list[Curve]) -> Figure:
 
 def summary(curves: list[Curve]) -> list[dict]:
     """One row per side for the table at the end."""
+    names = ("last accuracy", "best accuracy", f"rounds to {TARGET:.0%}", "traffic (MiB)")
     table = []
     for side, (run, rows) in zip("AB", curves, strict=False):
-        accuracy, sent = [row["accuracy"] for row in rows], traffic(rows)
-        reached = metrics.rounds_to_target(accuracy, TARGET)
-        line = {"": side, "method": label(run), "rounds": f"{len(rows)} of {run.rounds}"}
-        line |= {name: "" for name in ("last accuracy", "best accuracy", f"rounds to {TARGET:.0%}", "traffic (MiB)")}
+        measured = [""] * len(names)
         if rows:
-            line |= {"last accuracy": f"{accuracy[-1]:.3f}", "best accuracy": f"{max(accuracy):.3f}"}
-            line[f"rounds to {TARGET:.0%}"] = metrics.format_rounds(reached, len(rows))
-            line["traffic (MiB)"] = f"{sent[-1]:.2f}"
-        table.append({**line, "run id": run.id})
+            accuracy = [row["accuracy"] for row in rows]
+            reached = metrics.format_rounds(metrics.rounds_to_target(accuracy, TARGET), len(rows))
+            measured = [f"{accuracy[-1]:.3f}", f"{max(accuracy):.3f}", reached, f"{traffic(rows)[-1]:.2f}"]
+        line = {"": side, "method": label(run), "rounds": f"{len(rows)} of {run.rounds}"}
+        table.append(line | dict(zip(names, measured, strict=True)) | {"run id": run.id})
     return table
 
 
