@@ -73,10 +73,10 @@ def _papers() -> list[str]:
 
 
 def text() -> str:
-    own = [link(path) for path in sorted(NOTEBOOKS.glob("*.ipynb")) if path.name != "index.ipynb"]
-    yours = ["", "## Your own", "", *(f"- {line}" for line in own)] if own else []
-    lessons = ["", "## Lessons", "", ABOUT_LESSONS, "", *_lessons()]
-    return "\n".join([START, *lessons, "", "## Papers", "", ABOUT_PAPERS, "", *_papers(), *yours])
+    own = [f"- {link(path)}" for path in sorted(NOTEBOOKS.glob("*.ipynb")) if path.name != "index.ipynb"]
+    lessons = ["## Lessons", "", ABOUT_LESSONS, "", *_lessons()]
+    papers = ["## Papers", "", ABOUT_PAPERS, "", *_papers()]
+    return "\n".join([START, "", *lessons, "", *papers, "", "## Your own", "", *own])
 
 
 def notebook() -> str:

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from fedrepro import folders
@@ -129,7 +128,7 @@ def serve(folder: Path, log: Path | None = None) -> Iterator[Server]:
 def _wait(server: Server, process: subprocess.Popen) -> None:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(URLError, OSError):
+        with contextlib.suppress(OSError):
             server.ask("/api/status")
             return
         time.sleep(0.2)
@@ -147,12 +146,6 @@ def smoke() -> None:
     print("JupyterLab answers: the index, the widgets, a kernel")
 
 
-def main(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m fedrepro.lessons.lab", description=__doc__)
-    lab_options(parser)
-    open_notebooks(*parser.parse_known_args(words))
-
-
 def open_notebooks(chosen: argparse.Namespace, more: Sequence[str] = ()) -> None:
     """Open the notebooks of the clone or of a student; from a wheel, a copy in the current folder."""
     if chosen.smoke:
@@ -166,7 +159,9 @@ def open_notebooks(chosen: argparse.Namespace, more: Sequence[str] = ()) -> None
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m fedrepro.lessons.lab", description=__doc__)
+    lab_options(parser)
     try:
-        main(sys.argv[1:])
+        open_notebooks(*parser.parse_known_args())
     except (BadInput, Failure) as error:
         sys.exit(f"lab: {error}")
