@@ -1,12 +1,11 @@
 """Checks of the exercises in notebooks/fedbr/method.ipynb."""
 
 from collections.abc import Callable
-from math import log, sqrt
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from fedrepro.lessons.exercises import Wrong, call, exercise, expect
 from fedrepro.methods import Round, Upload
@@ -71,44 +70,40 @@ def decision(answer: Callable[[list[float], list[int], int], int]) -> str:
     for t in [*range(1, 9)] * 20 + [*range(9, 99)]:  # t or t + 1 makes a difference only early
         p = (0.3 * torch.randn(M - 1, generator=draw, dtype=torch.float64)).tolist()
         states.append((p, torch.randint(0, 6, (M - 1,), generator=draw).tolist(), t))
-    wrong: dict[str, bool] = dict.fromkeys(SLIPS, True)
-    first, arms = "", range(1, M)
+    given, expected, arms = [], [], range(1, M)
     for p, n, t in states:
         V = upper_bounds(dict(zip(arms, p, strict=True)), dict(zip(arms, n, strict=True)), t, M)
-        expected = min(m for m, value in V.items() if value == max(V.values()))
-        given = call(answer, p, n, t, empty=EMPTY)
-        if isinstance(given, bool) or not isinstance(given, int):
-            raise Wrong(f"expected a whole number of blocks; got a {type(given).__name__}")
-        for why, slip in SLIPS.items():
-            wrong[why] &= slip(p, n, t) == given
-        if given != expected and not first:
+        expected.append(max(V, key=V.__getitem__))
+        given.append(call(answer, p, n, t, empty=EMPTY))
+        if type(given[-1]) is not int:
+            raise Wrong(f"expected a whole number of blocks; got a {type(given[-1]).__name__}")
+    for why, slip in _slips(states).items():
+        if given == slip.tolist() != expected:
+            raise Wrong(why)
+    for (p, n, t), mine, best in zip(states, given, expected, strict=True):
+        if mine != best:
             state = f"for p = {[round(v, 2) for v in p]}, n = {n}, t = {t}"
-            first = f"{state} you chose {given}; V is highest at {expected}"
-    if first:
-        raise Wrong(next((why for why, always in wrong.items() if always), first))
+            raise Wrong(f"{state} you chose {mine}; V is highest at {best}")
     return "The same decision as the library's in every state, ties included."
 
 
-def _pick(p: list[float], bonus: list[float], last: bool = False) -> int:
-    V = [gain + more for gain, more in zip(p, bonus, strict=True)]
-    return max(m for m, v in enumerate(V, 1) if v == max(V)) if last else V.index(max(V)) + 1
-
-
-def _bonus(n: list[int], t: float) -> list[float]:
-    return [sqrt(log(t + 1)) / (tried + 1) for tried in n]
-
-
-SLIPS: dict[str, Callable[[list[float], list[int], int], int]] = {
-    "you counted from 0: the first arm is one block": lambda p, n, t: _pick(p, _bonus(n, t)) - 1,
-    "on a tie take the fewest blocks": lambda p, n, t: _pick(p, _bonus(n, t), last=True),
-    "you only looked at p; Eq. (24) adds a bonus for arms that were seldom tried": lambda p, n, t: _pick(p, [0.0] * 5),
-    "you only looked at the bonus; Eq. (24) adds p": lambda p, n, t: _pick([0.0] * 5, _bonus(n, t)),
-    "n + 1 stands outside of the root in Eq. (24); your bonus is that of UCB1": lambda p, n, t: _pick(
-        p, [sqrt(log(t + 1) / (tried + 1)) for tried in n]
-    ),
-    "the logarithm is of t + 1, not of t": lambda p, n, t: _pick(p, _bonus(n, t - 1)),
-    "the root over the logarithm is missing": lambda p, n, t: _pick(p, [log(t + 1) / (tried + 1) for tried in n]),
-}
+def _slips(states: list[tuple[list[float], list[int], int]]) -> dict[str, np.ndarray]:
+    """What common mistakes decide in each state; argmax counts from 0 and takes the first of equal values."""
+    p, n, t = (np.array(part).reshape(len(states), -1) for part in zip(*states, strict=True))
+    log = np.log(t + 1)
+    bonus = np.sqrt(log) / (n + 1)
+    wrong = {
+        "you only looked at p; Eq. (24) adds a bonus for arms that were seldom tried": p,
+        "you only looked at the bonus; Eq. (24) adds p": bonus,
+        "n + 1 stands outside of the root in Eq. (24); your bonus is that of UCB1": p + np.sqrt(log / (n + 1)),
+        "the logarithm is of t + 1, not of t": p + np.sqrt(np.log(t)) / (n + 1),
+        "the root over the logarithm is missing": p + log / (n + 1),
+    }
+    return {
+        "you counted from 0: the first arm is one block": (p + bonus).argmax(1),
+        "on a tie take the fewest blocks": 5 - (p + bonus)[:, ::-1].argmax(1),
+        **{why: V.argmax(1) + 1 for why, V in wrong.items()},
+    }
 
 
 @exercise
@@ -118,7 +113,8 @@ def rewards(answer: Callable[..., list[float]]) -> str:
     count = 4
     models = torch.randn(count, 12, generator=draw, dtype=torch.float64) * torch.tensor([[1.0], [2.0], [0.5], [1.5]])
     x = models.mean(0)  # Eq. (2)
-    before, now, t_b, t_c = torch.rand(4, count, generator=draw, dtype=torch.float64).tolist()
+    drawn = torch.rand(4, count, generator=draw, dtype=torch.float64)
+    before, now, t_b, t_c = drawn.tolist()
     uploads = [
         Upload(k, 1, {"w": Tree(x=models[k]), "b": Tree(), "fedbr/alpha": 1, "fedbr/zeta": now[k]}, 2, t_c[k], t_b[k])
         for k in range(count)
@@ -127,21 +123,17 @@ def rewards(answer: Callable[..., list[float]]) -> str:
     server |= {"fedbr/zeta": dict(enumerate(before))}
     learned = FedBR(ema=1.0).aggregate(server, uploads, Round(2, Run(), list(range(count))))["fedbr/p"]
     square, plain = (models - x).square().sum(1), (models - x).norm(dim=1)
-    fell, seconds = torch.tensor(before) - torch.tensor(now), torch.tensor(t_b) + torch.tensor(t_c)
-    time = _shares(torch.tensor(t_b)) + _shares(torch.tensor(t_c))
+    d, fell, seconds = square / square.sum(), drawn[0] - drawn[1], drawn[2:]
+    time = (seconds / seconds.sum(1, keepdim=True)).sum(0)
     slips = {
-        _shares(plain) * fell / time.exp(): "Eq. (19) has squared distances",
-        -_shares(square) * fell / time.exp(): "Δζ is the loss before minus the loss now: a loss that fell is good",
-        _shares(square) * fell / time: "you divided by the times; Eq. (21) divides by e to the power of their sum",
-        _shares(square) * fell * time.exp(): "you multiplied by e^(t_c + t_b); Eq. (21) divides by it",
+        plain / plain.sum() * fell / time.exp(): "Eq. (19) has squared distances",
+        -d * fell / time.exp(): "Δζ is the loss before minus the loss now: a loss that fell is good",
+        d * fell / time: "you divided by the times; Eq. (21) divides by e to the power of their sum",
+        d * fell * time.exp(): "you multiplied by e^(t_c + t_b); Eq. (21) divides by it",
         square * fell / time.exp(): "you used the distances as they are; Eq. (19) divides by their sum",
-        _shares(square) * fell / seconds.exp(): "you used the seconds as they are; Eq. (20) divides them by their sums",
-        _shares(square) * fell: "the time is missing, Eqs. (20) and (21)",
+        d * fell / seconds.sum(0).exp(): "you used the seconds as they are; Eq. (20) divides them by their sums",
+        d * fell: "the time is missing, Eqs. (20) and (21)",
     }
     given = call(answer, x, list(models), before, now, t_b, t_c)
     expect(given, [learned[k][1] for k in range(count)], "your list of rewards", slips)
     return "These are the numbers the library's server learns from."
-
-
-def _shares(values: Tensor) -> Tensor:
-    return values / values.sum()
