@@ -52,13 +52,11 @@ def call(function: Callable, *arguments, what: str = "your function", empty: str
     return given
 
 
-def expect(
-    given: Any, expected: Any, what: str, slips: Mapping[Any, str] | None = None, tolerance: float = 1e-6
-) -> None:
+def expect(given: Any, expected: Any, what: str, slips: Mapping[Any, str] = {}, tolerance: float = 1e-6) -> None:
     """Refuse an answer that is not the expected number, list or tensor. `slips`: what common mistakes give, and what
     to say about them."""
     if wrong := difference(given, expected, what, tolerance):
-        known = (why for value, why in (slips or {}).items() if same(given, value, max(tolerance, 1e-6)))
+        known = (why for value, why in slips.items() if same(given, value, max(tolerance, 1e-6)))
         raise Wrong(next(known, wrong))
 
 

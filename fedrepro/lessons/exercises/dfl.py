@@ -51,25 +51,21 @@ def label_means(function) -> str:
 @exercise
 def merge(function) -> str:
     draw = stream(1, "exercise")
-    old, *tables = torch.softmax(torch.randn(4, 5, 5, generator=draw, dtype=torch.float64), 2)
-    sizes = [100.0, 50.0, 10.0]
-    tables[0][1] = tables[1][1] = tables[2][2] = 0  # label 1: only the third device has it; label 2: the first two
-    for table in tables:
-        table[4] = 0  # nobody has label 4
-    total = sum((n * table for n, table in zip(sizes, tables, strict=True)), torch.zeros_like(old))
-    have = torch.stack([table.any(1) for table in tables]).double()
-    wanted = merged(old, tables, sizes)
-    given = call(function, old.clone(), [table.clone() for table in tables], list(sizes), what="merge")
+    drawn = torch.softmax(torch.randn(4, 5, 5, generator=draw, dtype=torch.float64), 2)
+    old, tables, sizes = drawn[0], drawn[1:], [100.0, 50.0, 10.0]
+    tables[0, 1] = tables[1, 1] = tables[2, 2] = 0  # label 1: only the third device has it; label 2: the first two
+    tables[:, 4] = 0  # nobody has label 4
+    wanted = merged(old, list(tables), sizes)
+    given = call(function, old.clone(), list(tables.clone()), list(sizes), what="merge")
     if torch.is_tensor(given) and given.shape == old.shape and not same(given, wanted):
-        equal = torch.stack(tables).sum(0) / have.sum(0).clamp(min=1)[:, None]
-        for value, why in (
-            (
-                total / sum(sizes),
-                "you averaged over all devices; a row needs only those that have the label (erratum DF-07)",
-            ),
-            (equal, "you gave all devices the same weight; Eq. (6) weights device k by |D_k|"),
-            (wanted, "all rows are right but that of a label which nobody has: it must stay as it was in `old`"),
-        ):
+        equal = merged(old, list(tables), [1, 1, 1])
+        mean = torch.tensordot(torch.tensor(sizes).double(), tables, 1) / sum(sizes)
+        slips = {
+            mean: "you averaged over all devices; a row needs only those that have the label (erratum DF-07)",
+            equal: "you gave all devices the same weight; Eq. (6) weights device k by |D_k|",
+            wanted: "all rows are right but that of a label which nobody has: it must stay as it was in `old`",
+        }
+        for value, why in slips.items():
             if same(given[:4], value[:4]):
                 raise Wrong(why)
     expect(given, wanted, "the merged table")
@@ -91,8 +87,7 @@ def softened(function) -> str:
         (1 - rho) * hard + rho * table[y]: "the two shares are swapped: ρ belongs to the hard label",
         rho * hard + (1 - rho) * table[:, y].T: "you took columns of the table; what is taught about label y is row y",
     }
-    rows = given.double().sum(1) if torch.is_tensor(given) and given.shape == z.shape else torch.ones(4).double()
-    if not torch.allclose(rows, torch.ones(4).double()):
+    if torch.is_tensor(given) and given.shape == z.shape and not same(given.sum(1), torch.ones(4)):
         slips[given] = "each row must add up to one: it mixes two distributions with shares ρ and 1 - ρ"
     expect(given, wanted, "your label", slips)
     return "Its gradient is that of Eq. (7): soft targets are label smoothing, learned by the federation."
@@ -110,11 +105,10 @@ def from_others(function) -> str:
     for i in tables:
         wanted = FD().broadcast(server, i, Round(1, Run(method="fd"), list(tables)))["fd/table"]
         given = call(function, {k: table.clone() for k, table in tables.items()}, i, what="from_others")
+        others = torch.stack([table for k, table in tables.items() if k != i])
         slips = {
             everyone: f"device {i} hears its own opinion too; leave its table out",
-            torch.stack([table for k, table in tables.items() if k != i]).mean(0): (
-                "you divided by the number of other devices; count only those that have the label"
-            ),
+            others.mean(0): "you divided by the number of other devices; count only those that have the label",
         }
         expect(given, wanted, f"the table for device {i}", slips)
     return "This is all that FD sends: a table of C x C numbers, and no weights."

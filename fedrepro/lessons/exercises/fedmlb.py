@@ -45,13 +45,12 @@ def hybrid_cross_entropy(answer: Callable[[list[Tensor], Tensor], Tensor]) -> st
     log_q = [path - path.logsumexp(1, keepdim=True) for path in z]
     each = torch.stack([torch.stack([-path[i, int(c)] for i, c in enumerate(y)]).mean() for path in log_q])
     total, paths = each.sum().item(), len(z)
+    twice = torch.stack([F.cross_entropy(path.softmax(1), y) for path in z]).mean().item()
     slips = {
         total: "you summed over the paths; Eq. (6) divides by M-1, their number",
         total / (paths + 1): "you averaged over M paths, Eq. (6) divides by M-1",
         total / (paths - 1): "you divided by one path too few: z_H has M-1 entries already",
-        torch.stack([F.cross_entropy(path.softmax(1), y) for path in z]).mean().item(): (
-            "F.cross_entropy takes logits; you gave it probabilities"
-        ),
+        twice: "F.cross_entropy takes logits; you gave it probabilities",
     }
     expect(call(answer, z, y), total / paths, "the loss", slips)
     return "Every path counts 1/(M-1)."
