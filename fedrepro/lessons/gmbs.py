@@ -33,7 +33,6 @@ class Setting:
     far: float = 2.0  # how many times farther from the mean the far client is
     rate: float = 0.3  # the share by which a client's loss falls in a round with its best number of blocks
     noise: float = 0.02
-    seed: int = 0
 
     def suits(self, client: str) -> int:
         """The (invented) number of blocks that helps a client most; the skewed client is best left alone."""
@@ -55,7 +54,7 @@ class Step:
 def simulate(setting: Setting, rounds: int = ROUNDS) -> list[Step]:
     """The real bandit: FedBR's own plan and aggregate, with feedback from clients that only pretend to train."""
     method, cids = FedBR(tau=setting.tau, ema=setting.ema), range(len(CLIENTS))
-    run = Run(method="fedbr", clients=len(CLIENTS), per_round=len(CLIENTS), rounds=rounds, seed=setting.seed)
+    run = Run(method="fedbr", clients=len(CLIENTS), per_round=len(CLIENTS), rounds=rounds)
     model: Any = SimpleNamespace(block_params={m: [] for m in range(setting.blocks)})  # the server only counts them
     server: dict[str, Any] = {"w": Tree(x=torch.zeros(2)), "b": Tree(), **method.server_init(model)}
     losses, steps = dict.fromkeys(cids, 2.3), []
@@ -73,7 +72,7 @@ def simulate(setting: Setting, rounds: int = ROUNDS) -> list[Step]:
 def _visit(setting: Setting, t: int, cid: int, server: dict[str, Any], losses: dict[int, float]) -> Upload:
     """The answer of an invented client: the better the number of blocks suits it, the more its loss falls."""
     client, alpha = CLIENTS[cid], server["fedbr/sent"][cid]
-    shake = float(torch.randn((), generator=stream(setting.seed, "gmbs", t, cid)))
+    shake = float(torch.randn((), generator=stream(0, "gmbs", t, cid)))
     fit = exp(-(((alpha - setting.suits(client)) / 1.5) ** 2))
     losses[cid] = max(losses[cid] * (1 - setting.rate * fit) + setting.noise * shake, 0.0)
     radius, seconds = setting.far if client == "far" else 1.0, setting.slow if client == "slow" else 1.0

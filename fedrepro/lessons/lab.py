@@ -105,8 +105,7 @@ class Server:
 @contextlib.contextmanager
 def serve(folder: Path, log: Path | None = None) -> Iterator[Server]:
     """A server without a browser, on a free port of this machine; it ends with the block."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = Server(f"http://127.0.0.1:{port}", secrets.token_hex(16))
     words = command(folder, "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0")

@@ -79,7 +79,7 @@ def draw(division: Division) -> Figure:
     shown, _, height, width, _ = division.samples.shape
     framed = np.pad(division.samples, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)), constant_values=255)
     mosaic = framed.transpose(0, 2, 1, 3, 4).reshape(shown * (height + 1), IMAGES * (width + 1), -1)
-    images.imshow(mosaic if mosaic.shape[2] == 3 else mosaic[..., 0], cmap="gray", aspect="auto")
+    images.imshow(mosaic, cmap="gray", aspect="auto")
     images.grid(False)
     figure.set_gid("photos" if mosaic.shape[2] == 3 else None)
     rows = [(i + 0.5) * (height + 1) for i in range(shown)]
