@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets as w
 
 from fedrepro.errors import BadInput
-from fedrepro.lessons.drawing import png, undisturbed
+from fedrepro.lessons.drawing import png
 
 Control = Any  # a widget with a value, a layout and `disabled`; ipywidgets has no type for that
 FULL = {"width": "100%"}  # a layout of its own for each control
@@ -97,10 +97,9 @@ class Panel(Page):
         for control in controls.values():
             control.observe(self.refresh, "value")
         super().__init__([*controls.values(), *more], [self.problem, self.numbers, self.picture], self.picture)
-        gc.freeze()  # garbage collection then looks only at new objects
+        gc.freeze()  # garbage collection then looks only at new objects: searching all of torch is slower than drawing
         self.refresh()
 
-    @undisturbed()
     def refresh(self, _=None) -> None:
         values = {name: control.value for name, control in self.controls.items()}
         hidden = self.unused(**values)

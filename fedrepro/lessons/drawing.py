@@ -1,9 +1,7 @@
 """What the lessons' figures share. Figures are made without pyplot: nothing is left open between two drawings."""
 
-import gc
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any
 
@@ -36,16 +34,6 @@ CHOSEN = _orange  # what the controls point at
 GIVEN = _grey  # what does not depend on training: formulas, hard labels, counts
 OTHER = _brown
 INK = "0.2"
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Without garbage collection: figures are full of cycles, and searching all of torch takes longer than drawing."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _style() -> None:
