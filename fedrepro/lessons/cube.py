@@ -30,8 +30,8 @@ class Trained:
 
     layers: dict[str, int]  # name: bytes
     labels: list[list[int]]  # the classes of each client
-    products: list[list[torch.Tensor]]  # by round and layer: <w_j, w_k> of the server's models
-    cubes: list[torch.Tensor]  # of each round, layer x client x client
+    products: list[torch.Tensor]  # of each round, layer x client x client: <w_j, w_k> of the server's models
+    cubes: list[torch.Tensor]  # of each round, alike
     accuracy: list[float]
 
 
@@ -43,7 +43,7 @@ def trained() -> Trained:
         layers = worker.model.layers()
         for _ in range(ROUNDS):
             models: list[Any] = [(own.get(cid) or running.server)["w"] for cid in range(CLIENTS)]
-            products.append([gram(stack(models, names)) for names in layers.values()])
+            products.append(torch.stack([gram(stack(models, names)) for names in layers.values()]))
             running.advance()
             cubes.append(running.server["kapc/r"])
     sizes = {name: sum(worker.params[key].nbytes for key in keys) for name, keys in layers.items()}
@@ -57,12 +57,9 @@ def evolve(lam: float, beta: float, rate: float, updates: int) -> np.ndarray:
     """R of every round (round x layer x client x client), from the same clients' models with these settings."""
     cube, rounds = torch.full_like(trained().cubes[0], 1 / CLIENTS), []
     for products in trained().products:
-        layers = []
-        for rows, product in zip(cube, products, strict=True):
-            for _ in range(updates):
-                rows = step(rows, product, lam, beta, rate)  # Eq. (12)
-            layers.append(normalise(rows))
-        cube = torch.stack(layers)
+        for _ in range(updates):
+            cube = step(cube, products, lam, beta, rate)  # Eq. (12)
+        cube = normalise(cube)
         rounds.append(cube)
     return torch.stack(rounds).numpy()
 
