@@ -75,13 +75,8 @@ def target(soft: np.ndarray, label: int, rho: float) -> np.ndarray:
 def answer(t: int, label: int) -> tuple[np.ndarray, np.ndarray]:
     """The first test image of a label, and the model's output for it after round t."""
     worker = trained().worker
-    row = int((worker.data.test_y == label).nonzero()[0])
-    image = worker.data.test_x[row : row + 1]
-    w, b = trained().models[t]
-    with torch.no_grad():
-        worker.params.copy_(w)
-        worker.buffers.copy_(b)
-        out = worker.model.eval()(worker.data.batch(image))
+    image = worker.data.test_x[worker.data.test_y == label][:1]
+    out = worker.frozen(0, *trained().models[t]).eval()(worker.data.batch(image))
     return image[0, ..., 0].numpy(), F.softmax(out.double(), 1)[0].numpy()
 
 
