@@ -91,9 +91,8 @@ class Server:
     def __init__(self, url: str, token: str):
         self.url, self.token = url, token
 
-    def ask(self, path: str, method: str = "GET", body: dict | None = None) -> bytes:
+    def ask(self, path: str, method: str = "GET", data: bytes | None = None) -> bytes:
         headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
-        data = None if body is None else json.dumps(body).encode()
         with urlopen(Request(self.url + path, data, headers, method=method), timeout=30) as answer:
             return answer.read()
 
@@ -139,7 +138,7 @@ def smoke() -> None:
     with serve(NOTEBOOKS) as server:
         for path in (START, WIDGETS, "/api/contents/index.ipynb"):
             server.ask(path)
-        kernel = json.loads(server.ask("/api/kernels", "POST", {}))["id"]
+        kernel = json.loads(server.ask("/api/kernels", "POST", b"{}"))["id"]
         server.ask(f"/api/kernels/{kernel}")
         server.ask(f"/api/kernels/{kernel}", "DELETE")
     print("JupyterLab answers: the index, the widgets, a kernel")

@@ -30,8 +30,8 @@ Curve = tuple[Run, list[dict]]
 
 def describe(common: dict, method: str, hp: dict) -> Run:
     """The run of one side, or BadInput. Fashion-MNIST is cut to 200 images per client, for speed."""
-    samples: dict[str, Any] = {"samples": 200} if common["data"] == "fashion_mnist" else {}
-    return Run(**FIXED, **common, **samples, method=method, hp=hp)
+    samples = 200 if common["data"] == "fashion_mnist" else None
+    return Run(**FIXED, **common, samples=samples, method=method, hp=hp)
 
 
 def hyperparameters(method: str) -> list:

@@ -132,8 +132,7 @@ def say(t: int, owner: str, label: int, strategy: str, threshold: float, ratio: 
     else:
         other = int(np.argsort(soft[label])[-2])
         note = f"next likely for a {label}: {other} ({soft[label][other]:.3f})"
-    accuracy = trained().accuracy[t]
-    tested = "an untrained model" if t == 0 else f"a model of accuracy {accuracy:.3f}"
+    tested = f"a model of accuracy {trained().accuracy[t]:.3f}" if t else "an untrained model"
     return f"ρ = <b>{rho:.3f}</b>; the true class is taught with <b>{seen[label]:.3f}</b> · {note} · {tested}"
 
 
