@@ -16,33 +16,16 @@ from fedrepro.errors import BadInput, bad
 Row = dict[str, Any]  # one round of a run: its measures, by column
 AUGMENTATIONS = ("none", "flip", "crop", "crop+flip")
 MOST_SAMPLES = 10**8  # of all clients together, when they may overlap
-LIMIT = {  # field: (type, lowest, highest, whether the lowest itself is allowed)
-    "clients": (int, 1, 10**7, True),
-    "per_round": (int, 1, math.inf, True),
-    "rounds": (int, 1, math.inf, True),
-    "epochs": (int, 1, math.inf, True),
-    "steps": (int, 1, math.inf, True),
-    "batch": (int, 1, math.inf, True),
-    "lr": (float, 0, math.inf, False),
-    "lr_decay": (float, 0, 1, False),
-    "momentum": (float, 0, 1, True),
-    "weight_decay": (float, 0, math.inf, True),
-    "clip": (float, 0, math.inf, False),
-    "samples": (int, 1, math.inf, True),
-    "share": (float, 0, 1, False),
-    "holdout": (float, 0, 0.5, False),
-    "eval_every": (int, 1, math.inf, True),
-    "limited": (float, 0, 1, True),
-    "delay": (float, 0, 1, True),
-    "max_delay": (int, 1, math.inf, True),
-    "redraw": (int, 1, math.inf, True),
-    "seed": (int, 0, 2**63 - 1, True),
-}
+# limits of a number: (type, lowest, highest, whether the lowest itself is allowed)
+COUNT = (int, 1, math.inf, True)
+POSITIVE = (float, 0, math.inf, False)
+SHARE = (float, 0, 1, True)
+PART = (float, 0, 1, False)  # a share above 0
 
 
-def about(text: str, default: Any) -> Any:
-    """A field with its line of help."""
-    return field(default=default, metadata={"help": text})
+def about(text: str, default: Any, limits: tuple | None = None) -> Any:
+    """A field with its line of help and, if it is a number, the limits that are checked."""
+    return field(default=default, metadata={"help": text, "limits": limits})
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -74,47 +57,48 @@ class Run:
 
     data: str = about("data set, e.g. digits, cifar10, synthetic:classes=10,size=16", "digits")
     split: str = about("iid, dirichlet:0.3, dirichlet_unequal:0.1, level:7, dominant:0.8, shards:2, writers", "iid")
-    clients: int = about("registered clients", 10)
-    per_round: int = about("clients drawn each round", 5)
+    clients: int = about("registered clients", 10, (int, 1, 10**7, True))
+    per_round: int = about("clients drawn each round", 5, COUNT)
     model: str = about("architecture, e.g. lenet, small, resnet18:norm=group", "lenet")
     method: str = about("method or stack, e.g. fedavg, fedmlb+feddyn", "fedavg")
     hp: dict[str, Any] = field(default_factory=dict, metadata={"help": "the method's hyperparameters"})
-    rounds: int = about("communication rounds", 10)
-    epochs: int | None = about("local epochs (default: 5, unless steps are given)", None)
-    steps: int | None = about("local steps instead of epochs", None)
-    batch: int = about("local batch size", 20)
-    lr: float = about("local learning rate", 0.1)
-    lr_decay: float = about("the learning rate is multiplied by this after each round", 1.0)
-    momentum: float = about("local momentum", 0.0)
-    weight_decay: float = about("local weight decay", 0.0)
-    clip: float | None = about("largest norm of a local gradient", None)
+    rounds: int = about("communication rounds", 10, COUNT)
+    epochs: int | None = about("local epochs (default: 5, unless steps are given)", None, COUNT)
+    steps: int | None = about("local steps instead of epochs", None, COUNT)
+    batch: int = about("local batch size", 20, COUNT)
+    lr: float = about("local learning rate", 0.1, POSITIVE)
+    lr_decay: float = about("the learning rate is multiplied by this after each round", 1.0, PART)
+    momentum: float = about("local momentum", 0.0, SHARE)
+    weight_decay: float = about("local weight decay", 0.0, (float, 0, math.inf, True))
+    clip: float | None = about("largest norm of a local gradient", None, POSITIVE)
     augment: str = about("none, flip, crop, crop+flip", "none")
-    seed: int = about("seed of every random stream of the run", 0)
+    seed: int = about("seed of every random stream of the run", 0, (int, 0, 2**63 - 1, True))
     weights: str = about("aggregation weights: size (of the client's data) or equal", "size")
-    samples: int | None = about("training samples per client (default: all data, divided)", None)
-    share: float | None = about("random share of the training set that is used", None)
+    samples: int | None = about("training samples per client (default: all data, divided)", None, COUNT)
+    share: float | None = about("random share of the training set that is used", None, PART)
     holdout: float | None = about(
-        "share of the training images held out and tested instead of the test set, for tuning", None
+        "share of the training images held out and tested instead of the test set, for tuning",
+        None,
+        (float, 0, 0.5, False),
     )
-    eval_every: int | None = about("rounds between two tests (default: 1)", None)
+    eval_every: int | None = about("rounds between two tests (default: 1)", None, COUNT)
     personal: str | None = about("also test each client's own model: selected, all or trained", None)
-    limited: float | None = about("share of computing-limited devices", None)
-    delay: float | None = about("probability that an update is late", None)
-    max_delay: int | None = about("largest delay in rounds", None)
+    limited: float | None = about("share of computing-limited devices", None, SHARE)
+    delay: float | None = about("probability that an update is late", None, SHARE)
+    max_delay: int | None = about("largest delay in rounds", None, COUNT)
     bandwidth: tuple[float, float] | None = about("low:high Mbit/s of a device, for the virtual clock", None)
     download: tuple[float, float] | None = about("low:high Mbit/s of the downlink (default: as bandwidth)", None)
     compute: tuple[float, float] | None = about("low:high seconds of computing per device and round", None)
-    redraw: int | None = about("rounds after which bandwidth and compute are drawn again (default: 10)", None)
+    redraw: int | None = about("rounds after which bandwidth and compute are drawn again (default: 10)", None, COUNT)
     code: dict[str, str] | None = field(
         default=None, init=False, metadata={"help": "checksums of a method, model or data set from outside fedrepro"}
     )
 
     def __post_init__(self):
-        required = {f.name for f in fields(self) if f.default is not None}
-        for name, (kind, low, high, closed) in LIMIT.items():
-            value = getattr(self, name)
-            if value is not None or name in required:
-                self._set(name, number(name, value, kind, low, high, closed))
+        for f in fields(self):
+            value, limits = getattr(self, f.name), f.metadata.get("limits")
+            if limits and (value is not None or f.default is not None):
+                self._set(f.name, number(f.name, value, *limits))
         if self.epochs is None and self.steps is None:
             self._set("epochs", 5)
         if self.epochs is not None and self.steps is not None:
