@@ -6,6 +6,8 @@ import pytest
 from fedrepro.errors import BadInput
 from fedrepro.evidence import figures
 from fedrepro.simulation import metrics
+from fedrepro.simulation.result import Result
+from fedrepro.simulation.tree import Tree
 
 
 def test_ema_by_hand():
@@ -53,8 +55,10 @@ def test_ema_leaves_its_input_alone():
     assert values.tolist() == [0, 1]
 
 
-def test_i73_best_is_never_below_the_last():
-    assert metrics.best([0.2, 0.5, 0.4, 0.6, 0.1]).tolist() == [0.2, 0.5, 0.5, 0.6, 0.6]
+def test_i73_best_is_never_below_the_last(small):
+    rows = [{"accuracy": value} for value in (0.2, 0.5, np.nan, 0.4, 0.6, 0.1)]
+    best = Result(small(), rows, Tree(), Tree(), {}).rounds["best_accuracy"]
+    assert best.tolist() == pytest.approx([0.2, 0.5, np.nan, 0.5, 0.6, 0.6], abs=0, nan_ok=True)
 
 
 def test_rounds_to_target_counts_from_one():

@@ -22,11 +22,6 @@ def ema(values, momentum: float = 0.9) -> np.ndarray:
     return smooth
 
 
-def best(values) -> np.ndarray:
-    """The best value so far, at each round."""
-    return np.maximum.accumulate(np.asarray(values, dtype=float))
-
-
 def rounds_to_target(values, target: float) -> int | None:
     """The first round, counted from 1, that reaches the target; None if none does."""
     reached = np.flatnonzero(np.asarray(values, dtype=float) >= target)

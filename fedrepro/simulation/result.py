@@ -36,9 +36,8 @@ class Result:
         import pandas as pd
 
         table = pd.DataFrame(self.rows)
-        tested = table["accuracy"].dropna()
         table["ema_accuracy"] = metrics.ema(table["accuracy"])
-        table["best_accuracy"] = pd.Series(metrics.best(tested.tolist()), index=tested.index)
+        table["best_accuracy"] = table["accuracy"].cummax()
         return table
 
     @cached_property
