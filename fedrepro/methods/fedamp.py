@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, Message, Round, Run, State, Upload, hp
+from fedrepro.methods.base import Local, Message, Round, Run, State, hp
 from fedrepro.methods.localtraining import LocalTraining
 from fedrepro.methods.mixtures import Mixed, combine, gram, last_uploads, stack
 
@@ -26,6 +26,7 @@ class FedAMP(LocalTraining):
     own: float = hp(0.0, high=1.0)  # xi_ii of "cosine"; 0: one over the number of participants
     alpha: float = hp(1e4, low=1e-9)  # alpha_k of the first rounds
     lam: float = hp(1.0)
+    sends = ("w", "b")
 
     def check(self, run: Run) -> None:
         super().check(run)
@@ -73,17 +74,6 @@ class FedAMP(LocalTraining):
     def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return {key: mixtures[cid] for key, mixtures in r.scratch["fedamp/u"].items()}
 
-    def receive(self, k: Local, message: Message) -> None:
-        k.load(message["w"], message["b"])
-
     def correct(self, k: Local) -> None:
         super().correct(k)
         k.grads.add_(k.params - k.start, alpha=self.lam / self.alpha_at(k.t))  # of lam / (2 alpha_k) ||w - u||^2
-
-    def finish(self, k: Local) -> tuple[Message, State]:
-        return FedAvg.finish(self, k)[0], super().finish(k)[1]
-
-    def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
-        for u in uploads:
-            r.per_client.put(u.cid, {"w": u.sent["w"], "b": u.sent["b"]}, r.t)
-        return super().aggregate(server, uploads, r)

@@ -30,6 +30,7 @@ class KAPC(LocalTraining):
     rate: float = hp(0.01)  # eta_r
     updates: int = hp(1)  # E_r
     rows: str = hp("printed", choices=("printed", "mass"))
+    sends = ("w",)
 
     def check(self, run: Run) -> None:
         super().check(run)
@@ -78,16 +79,12 @@ class KAPC(LocalTraining):
         if self.lam and s:
             k.grads.pick(s).add_(k.params.pick(s) - s, alpha=2 * self.lam)  # Eq. (17) of f_s = ||s - w||^2 (KA-14)
 
-    def finish(self, k: Local) -> tuple[Message, State]:
-        sent, kept = super().finish(k)
-        return {**sent, "w": kept["own/w"]}, kept
-
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         names = [name for layer in server["kapc/layers"] for name in layer]
         for u in uploads:  # in the order of arrival; a layer that was not sent keeps its last value, Eq. (33)
             known = {**last_upload(server, u.cid, r)["w"], **u.sent["w"]}
             r.per_client.put(u.cid, {"w": Tree((n, known[n]) for n in names)}, r.t)
-        return super().aggregate(server, uploads, r)
+        return server
 
     def columns(self, server: State, r: Round) -> dict[str, float]:
         """Mean self-relationship of the participants in each layer, with client selection also of those who come for

@@ -16,7 +16,8 @@ class LocalTraining(FedAvg):
     """
 
     model_keys: ClassVar = ("own/w", "own/b")  # of the client's state
-    whole = ("w", "b")  # where a method of this kind sends them, the server keeps one model per client
+    sends: ClassVar[tuple[str, ...]] = ()  # which of "w" and "b" a method of this kind sends
+    whole = ("w", "b")  # of those, the server keeps one per client
 
     def check(self, run: Run) -> None:
         super().check(run)
@@ -28,13 +29,18 @@ class LocalTraining(FedAvg):
         return {}
 
     def receive(self, k: Local, message: Message) -> None:
+        if "w" in message:  # a model that the server mixed for this client
+            return super().receive(k, message)
         k.load(*(self.trained_model({}, k.client) if k.client else k.initial()))
 
     def finish(self, k: Local) -> tuple[Message, State]:
         trained, kept = super().finish(k)
-        return {}, {**kept, **dict(zip(self.model_keys, (trained["w"], trained["b"]), strict=True))}
+        sent = {key: trained[key] for key in self.sends}
+        return sent, {**kept, **dict(zip(self.model_keys, (trained["w"], trained["b"]), strict=True))}
 
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
+        for u in uploads:
+            r.per_client.put(u.cid, {key: u.sent[key] for key in self.sends}, r.t)
         return server
 
     def trained_model(self, sent: Message, kept: State) -> Weights:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, Run, State, Upload, hp
+from fedrepro.methods.base import Message, Net, Round, Run, State, Upload, hp
 from fedrepro.methods.localtraining import LocalTraining
 from fedrepro.methods.mixtures import Mixed, combine, last_uploads, stack
 from fedrepro.simulation.rng import stream
@@ -26,6 +26,7 @@ class PFedLA(LocalTraining):
     rate: float = hp(5e-3)
     embedding: int = hp(100, low=1)
     hidden: int = hp(100, low=1)
+    sends = ("w", "b")
 
     def check(self, run: Run) -> None:
         super().check(run)
@@ -72,16 +73,8 @@ class PFedLA(LocalTraining):
         mixed = r.scratch["pfedla/mixed"][cid]
         return {"w": mixed.pick(server["w"]), "b": mixed.pick(server["b"])}
 
-    def receive(self, k: Local, message: Message) -> None:
-        k.load(message["w"], message["b"])
-
-    def finish(self, k: Local) -> tuple[Message, State]:
-        return FedAvg.finish(self, k)[0], super().finish(k)[1]
-
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         hyper = self._learn(server, [u for u in uploads if u.round == r.t], r)
-        for u in uploads:
-            r.per_client.put(u.cid, {"w": u.sent["w"], "b": u.sent["b"]}, r.t)
         return {**super().aggregate(server, uploads, r), "pfedla/hyper": hyper}
 
     def _learn(self, server: State, uploads: list[Upload], r: Round) -> Tree:
