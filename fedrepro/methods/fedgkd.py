@@ -1,7 +1,6 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
 from torch import Tensor
 
 from fedrepro.methods.base import FedAvg, Local, Message, Round, State, Upload, hp
@@ -44,8 +43,7 @@ class FedGKD(FedAvg):
         main = super().loss(k, x, y, out)
         if k.t == 1:
             return main
-        with torch.no_grad():
-            target = k.teacher("fedgkd", k.scratch["fedgkd/teacher"], k.start_buffers)(x)
+        target = k.teacher("fedgkd", k.scratch["fedgkd/teacher"], k.start_buffers)(x)
         return main + self.gamma / 2 * distillation(target, out)
 
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:

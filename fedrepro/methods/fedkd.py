@@ -1,6 +1,5 @@
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,8 +18,7 @@ class FedKD(FedAvg):
     temperature: float = hp(1.0, low=1e-6)
 
     def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        with torch.no_grad():
-            target = k.teacher("fedkd", k.start, k.start_buffers)(x)
+        target = k.teacher("fedkd", k.start, k.start_buffers)(x)
         kl = distillation(target, out, self.temperature)
         return super().loss(k, x, y, out) + self.lam * self.temperature**2 * kl
 

@@ -55,8 +55,7 @@ def local_to_global(k: Local, x: Tensor, paths: Sequence[int]) -> list[Tensor]:
 def global_to_local(k: Local, x: Tensor, paths: Sequence[int]) -> list[Tensor]:
     """Table 4: the frozen blocks 1..m, then the local blocks m+1..M, on copies of their BatchNorm statistics."""
     taps: list[Tensor] = []
-    with torch.no_grad():
-        k.teacher("fedmlb", k.start, k.start_buffers)(x, taps=taps)
+    k.teacher("fedmlb", k.start, k.start_buffers)(x, taps=taps)
     spare = k.buffers.clone()
     return [torch.func.functional_call(k.model, spare, (taps[m - 1],), {"start": m}) for m in paths]
 

@@ -20,8 +20,7 @@ class FedNTD(FedAvg):
     temperature: float = hp(1.0, low=1e-6)
 
     def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        with torch.no_grad():
-            target = k.teacher("fedntd", k.start, k.start_buffers)(x)
+        target = k.teacher("fedntd", k.start, k.start_buffers)(x)
         kl = distillation(not_true(target, y), not_true(out, y), self.temperature)
         return super().loss(k, x, y, out) + self.beta * self.temperature**2 * kl
 

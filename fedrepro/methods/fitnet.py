@@ -1,6 +1,5 @@
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,8 +18,7 @@ class FitNet(FedAvg):
     lam: float = hp(1.0)
 
     def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        hints: list[torch.Tensor] = []
-        with torch.no_grad():
-            k.teacher("fitnet", k.start, k.start_buffers)(x, taps=hints)
+        hints: list[Tensor] = []
+        k.teacher("fitnet", k.start, k.start_buffers)(x, taps=hints)
         distance = sum(F.mse_loss(a, hint) for a, hint in zip(k.taps[:-1], hints[:-1], strict=True))  # m = 1..M-1
         return super().loss(k, x, y, out) + self.lam * distance

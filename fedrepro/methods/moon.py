@@ -1,6 +1,5 @@
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -24,9 +23,8 @@ class Moon(FedAvg):
     def loss(self, k: Local, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         previous = k.client["moon/prev"]
         z = k.model.features(k.taps)
-        with torch.no_grad():
-            z_glob = representation(k.teacher("moon/global", k.start, k.start_buffers), x)
-            z_prev = representation(k.teacher("moon/prev", previous["w"], previous["b"]), x)
+        z_glob = representation(k.teacher("moon/global", k.start, k.start_buffers), x)
+        z_prev = representation(k.teacher("moon/prev", previous["w"], previous["b"]), x)
         similar = F.cosine_similarity(z, z_glob) / self.temperature
         dissimilar = F.cosine_similarity(z, z_prev) / self.temperature
         contrast = F.softplus(dissimilar - similar).mean()  # -log(e^s / (e^s + e^d)) = softplus(d - s)

@@ -64,8 +64,8 @@ class Local:
         return values_of(self.worker.new_model())
 
     def teacher(self, name: str, w: Tree, b: Tree) -> Net:
-        """A frozen model with these weights, loaded once per visit. It uses batch statistics as the model does but
-        never changes its own BatchNorm buffers (erratum FB-24)."""
+        """A frozen model with these weights, loaded once per visit: its parameters have no gradients. It uses batch
+        statistics as the model does but never changes its own BatchNorm buffers (erratum FB-24)."""
         if name not in self._teachers:
             self._teachers[name] = self.worker.frozen(len(self._teachers), w, b)
         return self._teachers[name]
