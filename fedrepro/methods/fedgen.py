@@ -114,18 +114,8 @@ def generator(classes: int, features: int, hidden: int, noise: int, seed: int) -
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         first, norm, last = nn.Linear(noise + classes, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, features)
-    return Tree(
-        {
-            "in.weight": first.weight,
-            "in.bias": first.bias,
-            "mean": norm.running_mean,
-            "var": norm.running_var,
-            "norm.weight": norm.weight,
-            "norm.bias": norm.bias,
-            "out.weight": last.weight,
-            "out.bias": last.bias,
-        }
-    ).clone()
+    layers = nn.ModuleDict({"in": first, "norm": norm, "out": last})
+    return Tree({**dict(layers.named_parameters()), "mean": torch.zeros(hidden), "var": torch.ones(hidden)}).clone()
 
 
 def generate(g: Tree, y: Tensor, noise: Tensor, training: bool = False) -> Tensor:
