@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from fedrepro.methods.base import FedAvg, Net, Round, State, Upload, hp
+from fedrepro.methods.base import FedAvg, Round, State, Upload, hp
 
 
 @dataclass(frozen=True)
@@ -16,17 +16,12 @@ class FedAdam(FedAvg):
     tau: float = hp(1e-3)
     replaces = frozenset({"aggregate"})
 
-    def server_init(self, model: Net) -> State:
-        return {**super().server_init(model), "fedadam/m": None, "fedadam/v": None}
-
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
         if not uploads:
             return new
         delta = new["w"] - server["w"]
-        m, v = server["fedadam/m"], server["fedadam/v"]
-        if m is None:
-            m, v = delta.zeros(), delta.zeros() + self.tau**2
+        m, v = server.get("fedadam/m") or delta.zeros(), server.get("fedadam/v") or delta.zeros() + self.tau**2
         m = m * self.beta1 + delta * (1 - self.beta1)
         v = v * self.beta2 + delta * delta * (1 - self.beta2)
         w = server["w"] + m / (v.sqrt() + self.tau) * self.eta_g

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedrepro.errors import bad
-from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, Run, State, Upload, Weights, hp
+from fedrepro.methods.base import FedAvg, Local, Message, Round, Run, State, Upload, Weights, hp
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,6 @@ class FedDyn(FedAvg):
         super().check(run)
         if self.alpha == 0:
             raise bad("hp.alpha (feddyn)", self.alpha, "a number above 0 (the server divides by it)")
-
-    def server_init(self, model: Net) -> State:
-        return {**super().server_init(model), "feddyn/h": None}
 
     def client_init(self, k: Local) -> State:
         return {**super().client_init(k), "feddyn/g": k.params.zeros()}
@@ -45,12 +42,12 @@ class FedDyn(FedAvg):
         thetas = r.mean(uploads, "w", plain=True)  # the paper's plain mean over the participants
         share = len(uploads) / r.run.clients
         h = (thetas - server["w"]) * (-self.alpha * share)  # h <- h - alpha/N sum (theta_k - w)
-        if server["feddyn/h"] is not None:
-            h.add_(server["feddyn/h"])
+        if old := server.get("feddyn/h"):
+            h.add_(old)
         return {**new, "w": thetas - h / self.alpha, "feddyn/h": h}
 
     def tested(self, server: State, client: Callable[[int], State], r: Round) -> list[Weights]:
-        models, h = super().tested(server, client, r), server["feddyn/h"]
+        models, h = super().tested(server, client, r), server.get("feddyn/h")
         if self.report == "cloud" or h is None:
             return models
         return [(w + h / self.alpha, b) for w, b in models]  # the mean of which w was made
