@@ -2,7 +2,6 @@ from dataclasses import dataclass
 
 from fedrepro.methods.ama import AMA
 from fedrepro.methods.base import Net, Round, State, Upload
-from fedrepro.methods.fedbn import without
 from fedrepro.methods.fes import FES
 from fedrepro.simulation.fleet import Fleet
 from fedrepro.simulation.tree import Tree
@@ -26,5 +25,5 @@ class AMA_Capable(FES, AMA):
         limited = Fleet(r.run).limited
         new = super().aggregate(server, uploads, r)
         capable = super().aggregate(server, [u for u in uploads if not limited(u.cid)], r)
-        extractor = without(capable["w"], server["ama_capable/classifier"])
+        extractor = capable["w"].without(server["ama_capable/classifier"])
         return {**new, "w": Tree({**new["w"], **extractor}), "b": capable["b"]}

@@ -1,7 +1,6 @@
 from dataclasses import dataclass
 
 from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, State, Upload, Weights, hp
-from fedrepro.methods.fedbn import without
 from fedrepro.simulation.tree import Tree
 
 
@@ -21,7 +20,7 @@ class FedBABU(FedAvg):
 
     def broadcast(self, server: State, cid: int, r: Round) -> Message:
         message = super().broadcast(server, cid, r)
-        return {**message, "w": without(message["w"], server["fedbabu/head"])}
+        return {**message, "w": message["w"].without(server["fedbabu/head"])}
 
     def receive(self, k: Local, message: Message) -> None:
         head = k.client.get("fedbabu/fixed") or k.initial()[0].pick(k.model.head)
@@ -40,7 +39,7 @@ class FedBABU(FedAvg):
             k.steps = self.tune * k.epoch_steps
             k.worker.fit(k, k.model.head)
             kept = {**kept, "fedbabu/tuned": k.params.pick(k.model.head).clone()}
-        return {**sent, "w": without(sent["w"], k.model.head)}, kept
+        return {**sent, "w": sent["w"].without(k.model.head)}, kept
 
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)

@@ -21,7 +21,7 @@ class FedBN(FedAvg):
     def broadcast(self, server: State, cid: int, r: Round) -> Message:
         message = super().broadcast(server, cid, r)
         private = server["fedbn/private"]
-        return {**message, "w": without(message["w"], private), "b": Tree()}
+        return {**message, "w": message["w"].without(private), "b": Tree()}
 
     def receive(self, k: Local, message: Message) -> None:
         own = k.client.get("fedbn/own") or dict(zip(("w", "b"), k.initial(), strict=True))
@@ -33,7 +33,7 @@ class FedBN(FedAvg):
         private = normal(k.model)
         if private:
             kept = {**kept, "fedbn/own": {"w": sent["w"].pick(private), "b": sent["b"]}}
-        return {**sent, "w": without(sent["w"], private), "b": Tree()}, kept
+        return {**sent, "w": sent["w"].without(private), "b": Tree()}, kept
 
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)
@@ -58,7 +58,3 @@ def normal(model: nn.Module) -> list[str]:
     """The parameters of BatchNorm."""
     norms = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
     return [f"{name}.{key}" for name, module in norms for key, _ in module.named_parameters()]
-
-
-def without(tree: Tree, names: list[str]) -> Tree:
-    return tree.pick(name for name in tree if name not in set(names))

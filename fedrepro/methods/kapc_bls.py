@@ -43,7 +43,7 @@ class KAPC_BLS(KAPC):
         layers = list(k.model.layers().values())
         kept = kept | self._select(k, layers)
         withheld = {name for names in layers[kept["bls/omega"] :] for name in names}
-        return {**sent, "w": sent["w"].pick(name for name in sent["w"] if name not in withheld)}, kept
+        return {**sent, "w": sent["w"].without(withheld)}, kept
 
     def _select(self, k: Local, layers: list[list[str]]) -> State:
         """Algorithm 4 -> what it changes of the client's state."""

@@ -1,6 +1,6 @@
 """Tree: named tensors that add, subtract and scale like one vector, without Python per parameter."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -74,6 +74,9 @@ class Tree(dict):
 
     def pick(self, names: Iterable[str]) -> "Tree":
         return Tree((name, self[name]) for name in names)
+
+    def without(self, names: Collection[str]) -> "Tree":
+        return self.pick(name for name in self if name not in names)
 
     def to(self, device) -> "Tree":
         return self._with(t.to(device) for t in self.values())
