@@ -90,11 +90,12 @@ class KAPC(LocalTraining):
         """Mean self-relationship of the participants in each layer, with client selection also of those who come for
         the v-th time (KA-15); how much clipping acts (KA-14)."""
         layers = len(server["kapc/layers"])
-        each, clipped = torch.full((layers, 1), torch.nan, dtype=torch.float64), torch.nan
+        each, clipped, visit = torch.full((layers, 1), torch.nan, dtype=torch.float64), torch.nan, torch.zeros(1)
         if r.participants:
-            each = r.scratch["kapc/slice"].diagonal(dim1=1, dim2=2)
+            each, visit = r.scratch["kapc/slice"].diagonal(dim1=1, dim2=2), r.scratch["kapc/visit"]
             clipped = float(torch.stack(r.scratch["kapc/clipped"]).mean())
         own, half = each.mean(1), layers // 2
+        visits = range(1, VISITS + 1) if r.run.per_round < r.run.clients else ()
         return {
             **super().columns(server, r),
             "clipped": clipped,
@@ -102,12 +103,8 @@ class KAPC(LocalTraining):
             "self_spread": float(each.std(1, correction=0).mean()),
             "self_deep_minus_shallow": float(own[layers - half :].mean() - own[:half].mean()) if half else 0.0,
             **{f"self_{i}": float(value) for i, value in enumerate(own)},
-            **(self._by_visit(each, r) if r.run.per_round < r.run.clients else {}),
+            **{f"self_visit_{v}": float(each[:, visit == v].mean()) for v in visits},
         }
-
-    def _by_visit(self, each: Tensor, r: Round) -> dict[str, float]:
-        visit = r.scratch["kapc/visit"] if r.participants else torch.zeros(1)
-        return {f"self_visit_{v}": float(each[:, visit == v].mean()) for v in range(1, VISITS + 1)}
 
     def record(self, server: State) -> State:
         return {} if server["kapc/r"] is None else {"relationship": server["kapc/r"]}
