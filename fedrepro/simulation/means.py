@@ -50,7 +50,7 @@ class Means:
         for key, plain in self._wanted:
             if key in sent:
                 share = 1.0 / self.count if plain else n / self._total
-                self._sums[key, plain] = plus(self._sums.get((key, plain)), sent[key], share)
+                self._sums[key, plain] = plus(self._sums.get((key, plain), Tree()), sent[key], share)
                 self._terms[key, plain] += 1
         folded = {key for key, _ in self._wanted}
         return Rest((key, value) for key, value in sent.items() if key not in folded)

@@ -91,14 +91,12 @@ def mean(trees: Iterable[Tree], weights: Sequence[float] | None = None) -> Tree:
     if weights is None:
         trees = list(trees)
         weights = [1.0] * len(trees)
-    total, terms = sum(weights), zip(trees, weights, strict=True)
-    tree, weight = next(terms)
-    result = plus(None, tree, weight / total)
-    for tree, weight in terms:
+    total, result = sum(weights), Tree()
+    for tree, weight in zip(trees, weights, strict=True):
         result = plus(result, tree, weight / total)
     return result
 
 
-def plus(result: Tree | None, tree: Tree, share: float) -> Tree:
-    """One more term of a weighted sum; the sum is changed in place."""
-    return tree * share if result is None else result.add_(tree, alpha=share)
+def plus(result: Tree, tree: Tree, share: float) -> Tree:
+    """One more term of a weighted sum, which starts as an empty tree and is then changed in place."""
+    return result.add_(tree, alpha=share) if result else tree * share
