@@ -64,13 +64,11 @@ class Arena:
 
     def dump(self, value: Any, board: "Board | None" = None) -> tuple[bytes, int]:
         """Pickle `value` -> (text, bytes of its tensors, which are in shared memory: the board's there)."""
-        text = io.BytesIO()
-        pickler = _Pickler(text, board)
-        pickler.dump(value)
+        pickler = _Pickler(value, board)
         self.reserve(pickler.size)
         for offset, item in pickler.tensors:
             self.write(offset, item)
-        return text.getvalue(), pickler.size
+        return pickler.text.getvalue(), pickler.size
 
     def load(self, text: bytes, size: int, copy: bool, board: "Board | None" = None) -> Any:
         """What `dump` was given; without `copy`, its tensors change with the next message."""
@@ -91,12 +89,14 @@ class Source(Protocol):
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves tensors out: the board has them, or they are listed with their offsets."""
+    """Pickles `value` without its tensors: the board has them, or they are listed with their offsets."""
 
-    def __init__(self, text: io.BytesIO, board: Places | None):
-        super().__init__(text, protocol=5)
+    def __init__(self, value: Any, board: Places | None):
+        self.text = io.BytesIO()
+        super().__init__(self.text, protocol=5)
         self._board, self.size = board, 0
         self.tensors: list[tuple[int, Tensor]] = []
+        self.dump(value)
 
     def persistent_id(self, item: Any) -> tuple[bool, Place] | None:
         if not isinstance(item, Tensor):
@@ -138,10 +138,8 @@ class Arrays:
 
 def pack(value: Any, board: Places | None = None) -> tuple[bytes, list[np.ndarray]]:
     """Pickle `value` -> (text, its tensors except those on the board)."""
-    text = io.BytesIO()
-    pickler = _Pickler(text, board)
-    pickler.dump(value)
-    return text.getvalue(), [
+    pickler = _Pickler(value, board)
+    return pickler.text.getvalue(), [
         item.as_strided((item.numel(),), (1,)).view(torch.uint8).numpy() for _, item in pickler.tensors
     ]
 
