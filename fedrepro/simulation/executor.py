@@ -220,9 +220,8 @@ class Processes(Executor):
             f"fedrepro: a worker process died (exit code {code}); its task is repeated, no round is lost",
             file=sys.stderr,
         )
-        slot = self._children.index(child)
-        del self._children[slot]
-        self._children.insert(slot, self._start())
+        self._children.remove(child)
+        self._children.append(self._start())
 
     def close(self) -> None:
         children, self._children = self._children, []

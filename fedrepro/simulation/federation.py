@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from fedrepro.methods import Round, State, Upload
 from fedrepro.simulation.client import TEST_BATCH, Visit, Worker
@@ -81,12 +81,10 @@ class Federation:
         """Continue from a snapshot."""
         self.t, self.clock, self.rows, self.visits = saved["t"], saved["clock"], saved["rows"], saved["visits"]
         self.pending = [(due, Upload(*upload)) for due, upload in saved["pending"]]
-        self.server = {k: self._to_device(v) for k, v in saved["server"].items()}
+        device = self.worker.device
+        self.server = {k: v.to(device) if isinstance(v, Tree | Tensor) else v for k, v in saved["server"].items()}
         self.clients.version = saved["versions"]
         self.per_client.version, self.per_client.size = saved["shelf"], saved["shelf_bytes"]
-
-    def _to_device(self, value: Any) -> Any:
-        return value.to(self.worker.device) if isinstance(value, Tree | torch.Tensor) else value
 
     def advance(self) -> Row:
         """One round -> its row."""

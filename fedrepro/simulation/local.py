@@ -47,8 +47,7 @@ class Local:
         self.lr = run.lr * run.lr_decay ** (t - 1)
         self.joined = bool(worker.buffers) and n > run.batch and n % run.batch == 1  # BatchNorm needs two images
         self.epoch_steps = -(-n // run.batch) - self.joined
-        self.full_steps = run.local_steps(self.epoch_steps)
-        self.steps = self.full_steps
+        self.full_steps = self.steps = run.local_steps(self.epoch_steps)
         self.taps = []
         self.scratch = {}
         self._teachers: dict[str, Net] = {}
