@@ -122,7 +122,7 @@ def _session(
         record = federation.method.record(federation.server)
         result = Result(run, federation.rows, weights, buffers, provenance(worker, federation.rows), record)
         if folder:
-            keep(result, folder)
+            folder.finish(result)
         yield result
 
 
@@ -144,11 +144,6 @@ def _remaining_rounds(federation: Federation, folder: Store | None, stop_diverge
         complete = len(federation.rows) == federation.t and not federation.diverged
         if folder and complete and folder.safe < federation.t:
             folder.save(federation)
-
-
-def keep(result: Result, folder: Store) -> None:
-    """Write a finished run into its folder."""
-    folder.finish(result.summary, {"w": result.weights, "b": result.buffers, "record": result.record}, result.rows)
 
 
 def _finished(run: Run, folder: Store) -> Result:

@@ -33,6 +33,7 @@ from fedrepro.simulation.tree import Tree
 
 if TYPE_CHECKING:
     from fedrepro.simulation.federation import Federation
+    from fedrepro.simulation.result import Result
 
 CHECKPOINT_SHARE = 0.05  # of the time that may go into checkpoints
 SNAPSHOT = ("t", "clock", "rows", "visits", "pending", "server", "versions", "shelf", "shelf_bytes")
@@ -150,10 +151,11 @@ class Store:
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - start
 
-    def finish(self, summary: dict[str, Any], weights: dict[str, Any], rows: list[Row]) -> None:
+    def finish(self, result: "Result") -> None:
         """Write the result; the checkpoint goes."""
+        summary, weights = result.summary, {"w": result.weights, "b": result.buffers, "record": result.record}
         with self._disk():
-            self._rows(rows)
+            self._rows(result.rows)
             save_tensors(self.path / "weights.pt", weights)
             write_json(self.path / "result.json", {**summary, "checksum": checksum(summary)})
         self._tidy()

@@ -12,7 +12,6 @@ from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import (
     Folder,
     count_workers,
-    keep,
     parallel_tasks,
     pick_device,
     pick_engine,
@@ -98,7 +97,7 @@ def _on_cluster(runs: list[Run], store: Path, workers: int | None, device: str) 
             for i, result in executor.stream("result", [(run,) for run in todo]):
                 with contextlib.closing(Store(store, todo[i])) as folder:
                     if not folder.finished:  # the node does not share this store
-                        keep(result, folder)
+                        folder.finish(result)
                 yield todo[i], result.digest
 
 
