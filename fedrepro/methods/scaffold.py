@@ -1,9 +1,7 @@
 from dataclasses import dataclass
 
-import torch
-
 from fedrepro.methods.base import FedAvg, Local, Message, Net, Round, State, Upload, hp
-from fedrepro.simulation.tree import Tree
+from fedrepro.simulation.local import values_of
 
 
 @dataclass(frozen=True)
@@ -18,8 +16,7 @@ class Scaffold(FedAvg):
     plain = ("w", "scaffold/change")
 
     def server_init(self, model: Net) -> State:
-        c = Tree((name, torch.zeros_like(p)) for name, p in model.named_parameters())
-        return {**super().server_init(model), "scaffold/c": c}
+        return {**super().server_init(model), "scaffold/c": values_of(model)[0].zeros()}
 
     def broadcast(self, server: State, cid: int, r: Round) -> Message:
         return {**super().broadcast(server, cid, r), "scaffold/c": server["scaffold/c"]}
