@@ -152,7 +152,7 @@ class Processes(Executor):
     """`workers` forked processes that inherit `context`; one that dies is replaced and its task repeated."""
 
     def __init__(self, context: Any, workers: int):
-        self.context, self.workers, self.lost = context, workers, 0
+        self.context, self.workers = context, workers
         self._board = Board()
         self._children: list[_Child] = []
         trim()  # the workers inherit what is left
@@ -214,7 +214,6 @@ class Processes(Executor):
     def _replace(self, child: _Child) -> None:
         child.process.join()
         child.pipe.close()
-        self.lost += 1
         code = child.process.exitcode
         print(
             f"fedrepro: a worker process died (exit code {code}); its task is repeated, no round is lost",
