@@ -6,9 +6,7 @@ them out (invariant I-66). Python numbers (a loss, a time) are not counted.
 
 from collections.abc import Mapping
 
-from torch import Tensor
-
-from fedrepro.simulation.tree import Tree
+from fedrepro.simulation.shared_memory import tensors_in
 
 BUFFERS = "b"
 MIB = 2**20
@@ -16,9 +14,7 @@ MIB = 2**20
 
 def nbytes(value: object) -> int:
     """Bytes of all tensors in it."""
-    if isinstance(value, Tensor | Tree):
-        return value.nbytes
-    return sum(map(nbytes, value.values())) if isinstance(value, dict) else 0
+    return sum(tensor.nbytes for tensor in tensors_in(value))
 
 
 def count(message: Mapping[str, object]) -> tuple[int, int]:
