@@ -31,6 +31,7 @@ LABELS = {
     "round_time": "time of a round (s)",
 }
 IN_MIB = {"bytes", "paper_bytes"}  # columns shown in MiB
+Names = list[str] | None
 Panels = str | list[str] | None  # the axes that have a panel for every combination of their labels
 
 
@@ -59,7 +60,7 @@ def _data(name: str) -> str:
     return f"{short} in place of {options.partition('=')[2]}" if options.startswith("substitute_for=") else short
 
 
-def note(study: Study, figure, measures: list[str] | None = None, more: str = "") -> None:
+def note(study: Study, figure, measures: Names = None, more: str = "") -> None:
     """State scale, data and seeds below the figure."""
     data = sorted({_data(cell.run(study.seeds[0]).data) for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {study.seeds_text}"
@@ -128,7 +129,7 @@ def titled(study: Study, labels: dict[str, str]) -> str:
     return ", ".join(f"{axis_name(study, a)} = {label}" if numeric[a] else label for a, label in labels.items())
 
 
-def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | None, col: Panels, draw):
+def _by_measure(study: Study, x: str, measures: Names, hue: str | None, col: Panels, draw):
     """`draw(values, panel)` for each measure (and label of `col`); labels with units, one legend, the note.
 
     At most three panels per row; with several labels of `col`, one row per measure."""
@@ -154,31 +155,39 @@ def _by_measure(study: Study, x: str, measures: list[str] | None, hue: str | Non
     return figure
 
 
-def over(study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: Panels = None):
-    """Each measure over an axis: points with 95% intervals, one panel per measure (and label of `col`)."""
+def over(study: Study, x: str, measures: Names = None, hue: str | None = None, col: Panels = None, joined: bool = True):
+    """Each measure over an axis: points with 95% intervals, one panel per measure (and label of `col`); lines between
+    the points unless the axis has no order."""
     groups = len(study.axes[hue]) if hue else 1
 
     def draw(values, panel):
+        line = "-" if joined else "none"
         marks: dict[str, Any] = {"markers": list("os^DvPX")[:groups] if hue else "o"}
-        marks |= {"linestyles": ["-"] * groups} if hue else {}
+        marks |= {"linestyles": [line] * groups if hue else line}
         marks |= {"order": study.axes[x], "hue_order": study.axes[hue] if hue else None}
         marks |= {"dodge": 0.25 if groups > 1 else False, "capsize": 0.08, "errorbar": _error(study)}
         sns.pointplot(values, x=x, y="value", hue=hue, ax=panel, **marks)
+        _wrap(panel, study.axes[x])
 
     return _by_measure(study, x, measures, hue, col, draw)
 
 
-def bars(study: Study, x: str, measures: list[str] | None = None, hue: str | None = None, col: Panels = None):
+def bars(study: Study, x: str, measures: Names = None, hue: str | None = None, col: Panels = None):
     """Each measure as bars over an axis; a bar that is missing did not reach its target."""
 
     def draw(values, panel):
         order = {"order": study.axes[x], "hue_order": study.axes[hue or x], "legend": bool(hue)}
         sns.barplot(values, x=x, y="value", hue=hue or x, **order, ax=panel, errorbar=_error(study), capsize=0.15)
-        if sum(map(len, study.axes[x])) > 25:
-            names = [textwrap.fill(label, 22) for label in study.axes[x]]
-            panel.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
+        _wrap(panel, study.axes[x])
 
     return _by_measure(study, x, measures, hue, col, draw)
+
+
+def _wrap(panel, labels: list[str]) -> None:
+    """Long labels below a panel are turned."""
+    if sum(map(len, labels)) > 25:
+        names = [textwrap.fill(label, 22) for label in labels]
+        panel.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
 
 
 def ranking(study: Study, measure: str, hue: str, col: Panels, y: str = "method"):
