@@ -79,6 +79,7 @@ def start(words: list[str], log: Path, spill: bool) -> int:
             Clients.__init__.__defaults__ = (None, 1)
         code = main(words)
         sys.stdout.flush()
+        sys.stderr.flush()
     except BaseException:
         os.write(2, traceback.format_exc().encode())
     finally:

@@ -250,3 +250,11 @@ def test_models_as_trained(small):
     selected = train(small(personal="selected", rounds=1), workers=1).rows[0]
     assert selected["accuracy"] == row["accuracy"]
     assert selected["personal_accuracy"] != row["personal_accuracy"]
+
+
+def test_fedbn_and_fedbabu_test_the_same_model_in_either_order(small):
+    """Each adds to the other's what it keeps on the client: BatchNorm, and the head."""
+    runs = [small(method=m, rounds=2, personal="trained", **BATCHNORM) for m in ("fedbn+fedbabu", "fedbabu+fedbn")]
+    first, second = (train(run, workers=1) for run in runs)
+    same(first.weights, second.weights)
+    assert [row["personal_accuracy"] for row in first.rows] == [row["personal_accuracy"] for row in second.rows]

@@ -46,8 +46,8 @@ class FedBABU(FedAvg):
         return {**new, "w": Tree({**server["w"], **new["w"]})}
 
     def trained_model(self, sent: Message, kept: State) -> Weights:
-        head = kept.get("fedbabu/tuned", kept["fedbabu/fixed"])
-        return Tree({**sent["w"], **head}), sent["b"]
+        w, b = super().trained_model(sent, kept)
+        return Tree({**w, **kept.get("fedbabu/tuned", kept["fedbabu/fixed"])}), b
 
     def personal(self, server: State, client: State, cid: int) -> Weights:
         w, b = super().personal(server, client, cid)

@@ -40,18 +40,21 @@ class FedBN(FedAvg):
         return {**new, "w": Tree({**server["w"], **new["w"]}), "b": server["b"]}
 
     def trained_model(self, sent: Message, kept: State) -> Weights:
-        own = kept.get("fedbn/own", {"w": {}, "b": sent["b"]})
-        return Tree({**sent["w"], **own["w"]}), own["b"]
+        return with_own(super().trained_model(sent, kept), kept)
 
     def personal(self, server: State, client: State, cid: int) -> Weights:
-        w, b = super().personal(server, client, cid)
-        own = client.get("fedbn/own")
-        return (Tree({**w, **own["w"]}), own["b"]) if own else (w, b)
+        return with_own(super().personal(server, client, cid), client)
 
     def tested(self, server: State, client: Callable[[int], State], r: Round) -> list[Weights]:
         if not server["fedbn/private"]:
             return super().tested(server, client, r)
         return [] if r.run.personal else [self.personal(server, client(cid), cid) for cid in r.participants]
+
+
+def with_own(model: Weights, client: State) -> Weights:
+    """The model with the client's BatchNorm, if it has one."""
+    own = client.get("fedbn/own")
+    return (Tree({**model[0], **own["w"]}), own["b"]) if own else model
 
 
 def normal(model: nn.Module) -> list[str]:
