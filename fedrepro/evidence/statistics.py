@@ -5,8 +5,8 @@ cells of its panel, with (cells - 1)(seeds - 1) degrees of freedom. Spreads may 
 over all panels in which the claim makes this comparison. A cell that the comparison does not use is left out if it
 spreads more than the others, the widest first, at 5% shared among the cells. If the comparison's own variance over
 seeds is larger than that of the other contrasts at 10%, or smaller at 2%, it is used instead, with seeds - 1 degrees.
-The levels were chosen on simulated studies (tests/test_judge_simulated.py) such that no mixture of spreads costs much
-power against the comparison's own variance, or brings many false verdicts.
+The levels balance power and false verdicts over many mixtures of spreads in simulated studies
+(tests/test_judge_simulated.py); no measured number was looked at.
 """
 
 from dataclasses import dataclass, replace
