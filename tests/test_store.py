@@ -1,7 +1,10 @@
 """Full disks, dead workers, two processes on one run: no finished round is lost, and the message says so."""
 
 import contextlib
+import io
+import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +19,7 @@ import torch
 from fedrepro import Run, rounds, train
 from fedrepro.cli import main
 from fedrepro.errors import BadInput, Failure
-from fedrepro.simulation import scratch
+from fedrepro.simulation import files, scratch
 from fedrepro.simulation.executor import Processes
 from fedrepro.simulation.states import Clients
 from fedrepro.simulation.store import SUMMARY, Store, load_tensors, save_tensors
@@ -60,6 +63,33 @@ def test_a_really_full_disk(tmp_path):
         assert "are safe in" in done.stderr
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=repr)
+def test_whatever_ends_a_write_is_what_is_raised(stop, tmp_path, monkeypatch):
+    """torch.save turns it into a RuntimeError of its own when it comes in the middle of a tensor: Ctrl-C during a
+    checkpoint was reported as a failing disk."""
+
+    class File(io.BytesIO):
+        left = math.inf  # writes until it is stopped
+
+        def write(self, data) -> int:
+            File.left -= 1
+            if not File.left:
+                raise stop
+            return super().write(data)
+
+    monkeypatch.setattr(files, "write_atomically", lambda path, write: write(File()))
+    value = {"w": torch.zeros(5), "b": torch.ones(3)}
+    for writes in itertools.count(1):
+        File.left = writes
+        try:
+            files.save_tensors(tmp_path / "x", value)
+        except type(stop) as error:
+            assert error.args == stop.args
+        else:
+            break
+    assert writes > 10
 
 
 def test_a_killed_worker_is_replaced(small, capfd):

@@ -54,7 +54,10 @@ def rich(value: Any) -> Any:
 
 
 def save_tensors(path: Path, value: Any) -> None:
-    write_atomically(path, lambda f: torch.save(plain(value), f))
+    try:
+        write_atomically(path, lambda f: torch.save(plain(value), f))
+    except RuntimeError as error:  # of torch.save; what ended the write, such as Ctrl-C or a full disk, came before it
+        raise error.__context__ or error from None
 
 
 def damaged(path: Path, why: str) -> BadInput:

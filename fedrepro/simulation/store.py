@@ -175,8 +175,8 @@ class Store:
         """A failing disk is reported in one line."""
         try:
             yield
-        except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
-            full = getattr(error, "errno", None) == errno.ENOSPC or shutil.disk_usage(self.path).free < MIB
+        except OSError as error:
+            full = error.errno == errno.ENOSPC or shutil.disk_usage(self.path).free < MIB
             why = "the disk is full" if full else str(error)
             raise Failure(
                 f"{why}; rounds 1 to {self.safe} of run {self.run.id} are safe in {self.path}: "
