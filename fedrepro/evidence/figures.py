@@ -50,8 +50,8 @@ def interval(values) -> tuple[float, float]:
 
 
 def _error(study: Study):
-    """What seaborn draws around a mean over seeds."""
-    return interval if len(study.seeds) > 1 else None
+    """What seaborn draws around a mean over seeds; of two seeds, whose interval would hide all else, their range."""
+    return interval if len(study.seeds) > 2 else ("pi", 100) if len(study.seeds) == 2 else None
 
 
 def _data(name: str) -> str:
@@ -64,6 +64,7 @@ def note(study: Study, figure, measures: Names = None, more: str = "") -> None:
     """State scale, data and seeds below the figure."""
     data = sorted({_data(cell.run(study.seeds[0]).data) for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {study.seeds_text}"
+    text += "  ·  bands and whiskers reach from one seed to the other" * (len(study.seeds) == 2)
     if any(study.of(measure)["value"].isna().any() for measure in measures or []):
         text += "  ·  a missing point or bar: target not reached"
     figure.text(0.01, -0.02, text + more, fontsize="x-small", color="0.35", ha="left", va="top")
