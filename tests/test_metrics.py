@@ -109,3 +109,4 @@ def test_whiskers_of_what_is_never_negative_start_at_zero():
     assert figures.interval([0.0, 0.0, 3.0]) == (0.0, pytest.approx(5.303, abs=1e-3))
     assert figures.interval([-1.0, -1.0, 2.0]) == (pytest.approx(-4.303, abs=1e-3), pytest.approx(4.303, abs=1e-3))
     assert figures.interval([4.0]) == (4.0, 4.0)
+    assert figures.interval([1.0, 4.0]) == (1.0, 4.0)  # the range

@@ -43,15 +43,15 @@ def style() -> None:
 
 def interval(values) -> tuple[float, float]:
     """The 95% interval of the mean, as in the tables, for seaborn's error bars; clipped at zero if no value is
-    negative."""
+    negative. That of two values would hide all else: they are drawn as their range."""
     mean, half = mean_interval(values)
-    low, high = mean - (half or 0), mean + (half or 0)
+    low, high = (min(values), max(values)) if len(values) == 2 else (mean - (half or 0), mean + (half or 0))
     return (max(low, 0.0) if min(values) >= 0 else low), high
 
 
 def _error(study: Study):
-    """What seaborn draws around a mean over seeds; of two seeds, whose interval would hide all else, their range."""
-    return interval if len(study.seeds) > 2 else ("pi", 100) if len(study.seeds) == 2 else None
+    """What seaborn draws around a mean over seeds."""
+    return interval if len(study.seeds) > 1 else None
 
 
 def _data(name: str) -> str:
@@ -64,7 +64,8 @@ def note(study: Study, figure, measures: Names = None, more: str = "") -> None:
     """State scale, data and seeds below the figure."""
     data = sorted({_data(cell.run(study.seeds[0]).data) for cell in study.cells})
     text = f"scale: {study.scale}  ·  data: {', '.join(data)}  ·  seeds: {study.seeds_text}"
-    text += "  ·  bands and whiskers reach from one seed to the other" * (len(study.seeds) == 2)
+    counts = study.values.groupby(list(study.axes))["seed"].nunique()
+    text += "  ·  of two seeds the range is shown" * bool((counts == 2).any())
     if any(study.of(measure)["value"].isna().any() for measure in measures or []):
         text += "  ·  a missing point or bar: target not reached"
     figure.text(0.01, -0.02, text + more, fontsize="x-small", color="0.35", ha="left", va="top")
