@@ -244,6 +244,13 @@ def test_one_seed():
     assert "one seed" in found.reason
 
 
+def test_what_two_seeds_decide_is_provisional():
+    table, axes = panel(A=[1.0, 1.15, 1.2], B=[0.0, 0.1, 0.2], C=[0.2, 0.3, 0.45])
+    two, three = judged(BEST, table[table["seed"] < 2], axes=axes), judged(BEST, table, axes=axes)
+    assert (two.state, two.reason) == ("holds", "2 of 2 hold; two seeds: provisional")
+    assert (three.state, three.reason) == ("holds", "2 of 2 hold")
+
+
 def test_two_equal_numbers_may_be_chance():
     assert state(BEST, CLEAR[CLEAR["seed"] < 2]) == "undecided"
     assert state(BEST, CLEAR[CLEAR["seed"] < 2], seedless=True) == "holds"

@@ -72,11 +72,14 @@ class Verdict:
         """In one line: why it cannot be tested, or how many comparisons hold and what would decide it."""
         if self.state in ("not testable", NOT_RUN):
             return self.why
-        if self.why:
-            return f"{self.counts}; {self.why}"
+        more = [self.why] if self.why else []
         if self.state == "one seed":
-            return f"{self.counts}; one seed shows no spread: two may decide, three are better"
-        return f"{self.counts}; {self.would_decide}" if self.state == "undecided" else self.counts
+            more = more or ["one seed shows no spread: two may decide, three are better"]
+        elif self.state == "undecided":
+            more = more or [self.would_decide]
+        elif any(effect.seeds == 2 and effect.half for effect in self.effects if effect.state != "open"):
+            more.append("two seeds: provisional")
+        return "; ".join([self.counts, *more])
 
     @property
     def would_decide(self) -> str:
