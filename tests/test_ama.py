@@ -12,7 +12,7 @@ from test_methods import Reference, close, differ
 from fedrepro import build, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
-from fedrepro.evidence.judge import judge
+from fedrepro.evidence.judge import Measured, judge
 from fedrepro.methods import Round, Upload
 from fedrepro.methods.ama import mixing
 from fedrepro.simulation import session
@@ -454,7 +454,7 @@ def test_all_settings_but_one_against_fedprox():  # ama-c10
         for d, p, (m, value), seed in product(axes["dataset"], axes["p"], paper.items(), range(3)):
             value = changes.get(m.split()[0], value) if (d, p) == ("FMNIST", "0.75") else value
             rows.append({"measure": "accuracy", "dataset": d, "p": p, "method": m, "seed": seed, "value": value})
-        found = judge(claim, pd.DataFrame(rows), "paper", axes, table.measures("paper"))
+        found = judge(claim, Measured(pd.DataFrame(rows), "paper", axes, table.measures("paper")))
         return found.word, len(found.effects)
 
     assert verdict(FedProx=0.91) == ("reproduced", 6 + 5)  # the exception

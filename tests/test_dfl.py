@@ -11,7 +11,7 @@ from test_methods import Reference, close, differ
 from fedrepro import Run, build, rounds, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
-from fedrepro.evidence.judge import judge
+from fedrepro.evidence.judge import Measured, judge
 from fedrepro.methods.base import Round, Upload
 from fedrepro.methods.dfl import divergence, merge, soft_targets
 from fedrepro.methods.fedgen import diversity, generate, generator
@@ -467,7 +467,7 @@ def judged(name, claim, values):
     rows = pd.DataFrame(
         [{**row, "measure": claim.statements[0].measure[0], "seed": seed} for row in values for seed in range(3)]
     )
-    result = judge(claim, rows, "paper", axes, found.measures("paper"))
+    result = judge(claim, Measured(rows, "paper", axes, found.measures("paper")))
     return result.word, [effect.what for effect in result.effects]
 
 

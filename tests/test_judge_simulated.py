@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from test_verdict import BEST, claim_of, measure_of
 
-from fedrepro.evidence.judge import judge
+from fedrepro.evidence.judge import Measured, judge
 from fedrepro.evidence.statistics import decide, pooled
 
 DRAWS = 2000
@@ -141,7 +141,7 @@ def test_the_judge_is_that_arithmetic():
             for method, numbers in zip(METHODS, panel, strict=True)
             for seed, value in enumerate(numbers)
         ]
-        effects = judge(claim, pd.DataFrame(rows).assign(measure="m"), "cpu", axes, measures).effects
+        effects = judge(claim, Measured(pd.DataFrame(rows).assign(measure="m"), "cpu", axes, measures)).effects
         assert [effect.state for effect in effects] == expected[draw].T.ravel().tolist()
 
 
@@ -156,7 +156,7 @@ def test_missed_targets_without_any_effect(limit):
         kept = np.where(rounds <= limit, rounds, np.nan)
         rows = [{"method": "AB"[i], "seed": s, "value": kept[i, s]} for i, s in np.ndindex(2, 3)]
         table = pd.DataFrame(rows).assign(measure="m", limit=lambda t: t["value"].fillna(limit))
-        found.append(judge(claim, table, "cpu", {"method": ["A", "B"]}, measures).state)
+        found.append(judge(claim, Measured(table, "cpu", {"method": ["A", "B"]}, measures)).state)
     assert found.count("holds") <= 0.05 * len(found)
     assert found.count("opposite") <= 0.05 * len(found)
 
@@ -171,6 +171,6 @@ def test_targets_between_tests_without_any_effect(apart):
         reached = np.ceil(np.ceil(rng.normal(100, 3, (2, 3))) / apart) * apart
         rows = [{"method": "AB"[i], "seed": s, "value": reached[i, s]} for i, s in np.ndindex(2, 3)]
         table = pd.DataFrame(rows).assign(measure="m", limit=lambda t: t["value"] - apart + 1)
-        found.append(judge(claim, table, "cpu", {"method": ["A", "B"]}, measures).state)
+        found.append(judge(claim, Measured(table, "cpu", {"method": ["A", "B"]}, measures)).state)
     assert found.count("holds") <= 0.05 * len(found)
     assert found.count("opposite") <= 0.05 * len(found)

@@ -13,7 +13,7 @@ from fedrepro import Run, build, train
 from fedrepro.errors import BadInput
 from fedrepro.evidence import spec
 from fedrepro.evidence.extras.kapc import savings, self_by_visit, without_learning
-from fedrepro.evidence.judge import judge
+from fedrepro.evidence.judge import Measured, judge
 from fedrepro.evidence.study import Study
 from fedrepro.methods.kapc import normalise, step, write_back
 from fedrepro.methods.kapc_bls import excess, lengths, log_m, walk
@@ -585,7 +585,7 @@ def test_most_of_six_in_every_cell_of_the_papers_table_1():
     claims = {claim.id: claim for claim in table.claims()}
 
     def judged(key, values):
-        return judge(claims[key], values, "paper", axes, table.measures("paper"))
+        return judge(claims[key], Measured(values, "paper", axes, table.measures("paper")))
 
     assert [judged(key, values).word for key in ("kapc-c03", "kapc-c05")] == ["reproduced"] * 2
     assert len(judged("kapc-c03", values).effects) == 8

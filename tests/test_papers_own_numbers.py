@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fedrepro.evidence import papers, spec
-from fedrepro.evidence.judge import judge
+from fedrepro.evidence.judge import Measured, judge
 
 SEEDS = 3
 SPREAD = 1e-5  # of the value, over seeds, where the paper prints none: below its last digit
@@ -46,7 +46,7 @@ def verdicts():
             names = {name for statement in claim.statements for name in statement.measure}
             rows = [row for name in sorted(names) for row in as_measured(cells, reported, measures[name])]
             if rows:
-                found[claim.id] = judge(claim, pd.DataFrame(rows), "paper", axes, measures, reported)
+                found[claim.id] = judge(claim, Measured(pd.DataFrame(rows), "paper", axes, measures, reported))
     return found
 
 

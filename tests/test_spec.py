@@ -11,7 +11,7 @@ import pytest
 from fedrepro.errors import BadInput
 from fedrepro.evidence import schema, sections, spec
 from fedrepro.evidence.gate import Rule
-from fedrepro.evidence.judge import judge
+from fedrepro.evidence.judge import Measured, judge
 from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.statements import Pair, Statement
 from fedrepro.evidence.study import Study
@@ -205,7 +205,7 @@ def test_targets_of_each_data_set():
 
 def judged(study, claim_id: str) -> Verdict:
     (claim,) = [claim for claim in study.table.claims() if claim.id == claim_id]
-    return judge(claim, study.values, study.scale, study.axes, study.measures, study.table.reported_rows())
+    return judge(claim, Measured(study.values, study.scale, study.axes, study.measures, study.table.reported_rows()))
 
 
 def as_measured(study, rows) -> list[dict]:

@@ -10,7 +10,7 @@ from scipy.stats import t
 
 from fedrepro.evidence import schema
 from fedrepro.evidence.claims import Claim, claims_of
-from fedrepro.evidence.judge import judge
+from fedrepro.evidence.judge import Measured, judge
 from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.statements import Statement
 from fedrepro.evidence.statistics import decide, pooled
@@ -83,7 +83,7 @@ BEST = {"id": "x", "kind": "best", "measure": "m", "axis": "method", "winner": "
 def judged(claim, table, scale="reduced", reported=(), axes=AXES, **measure):
     measure = {"target": 0.5, **measure} if measure.get("kind") == "to_target" else measure
     claim = claim_of(claim) if isinstance(claim, dict) else claim
-    return judge(claim, table.assign(measure="m"), scale, axes, {"m": measure_of(**measure)}, reported)
+    return judge(claim, Measured(table.assign(measure="m"), scale, axes, {"m": measure_of(**measure)}, reported))
 
 
 def state(*args, **options):
@@ -410,10 +410,10 @@ def test_ratio():
 def test_cells_that_are_planned_are_not_run_yet():
     claim = claim_of({"id": "x", "kind": "ratio", "measure": "m", "of": {"method": "C", "level": "0"},
                       "over": {"method": "A", "level": "0"}, "ratio": 1.0, "tolerance": 0.01})  # fmt: skip
-    known = claim, CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure_of()}
+    known = Measured(CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure_of()})
     here = [{"method": method, "level": "0"} for method in ("A", "B")]
-    assert judge(*known, planned=here).reason == "the cpu scale does not have these cells"
-    found = judge(*known, planned=[*here, {"method": "C", "level": "0"}])
+    assert judge(claim, replace(known, planned=here)).reason == "the cpu scale does not have these cells"
+    found = judge(claim, replace(known, planned=[*here, {"method": "C", "level": "0"}]))
     assert (found.word, found.reason) == ("not run yet", "runs are still missing")
 
 
@@ -424,19 +424,19 @@ def test_an_average_over_too_few_cells_contradicts_nothing():
     every = [{"method": method, "level": level} for method in "AB" for level in AXES["level"]]
     part = CLEAR[CLEAR["level"] != AXES["level"][0]].assign(measure="m")
     known = "paper", {**AXES, "level": AXES["level"][1:]}, {"m": measure_of()}
-    found = judge(claim, part, *known, paper_cells=every, planned=every)
+    found = judge(claim, Measured(part, *known, paper_cells=every, planned=every))
     assert (found.state, found.effects[0].mean < 0, found.effects[0].state) == ("undecided", True, "open")
     assert found.reason == "0 of 1 holds, 1 open; averages lack cells that are still to be run"
     # all that this scale plans: opposite there
     fewer = [cell for cell in every if cell["level"] != AXES["level"][0]]
-    assert judge(claim, part, *known, paper_cells=every, planned=fewer).state == "opposite"
+    assert judge(claim, Measured(part, *known, paper_cells=every, planned=fewer)).state == "opposite"
     # the other way round it holds, in part
     pairs = [{"better": {"method": "A"}, "worse": {"method": "B"}}]
     claim = claim_of({"id": "x", "kind": "compare", "measure": "m", "pairs": pairs})
-    assert judge(claim, part, *known, paper_cells=every, planned=fewer).state == "holds in part"
+    assert judge(claim, Measured(part, *known, paper_cells=every, planned=fewer)).state == "holds in part"
     # one comparison per level is no average: what was run decides
     claim = claim_of({"id": "x", "kind": "compare", "measure": "m", "pairs": [pair], "each": ["level"]})
-    assert judge(claim, part, *known, paper_cells=every, planned=every).state == "opposite"
+    assert judge(claim, Measured(part, *known, paper_cells=every, planned=every)).state == "opposite"
 
 
 def test_a_claim_is_opposite_only_under_both_readings():
@@ -447,7 +447,9 @@ def test_a_claim_is_opposite_only_under_both_readings():
         rows = [{"method": m, "as": r, "seed": i, "value": v} for (m, r), vs in cells.items() for i, v in enumerate(vs)]
         axes = {"method": ["A", "B"], "as": ["one", "two"]}
         claim = claim_of({**BEST, "winner": "B"})
-        return judge(claim, pd.DataFrame(rows).assign(measure="m"), "cpu", axes, {"m": measure_of()}, readings="as")
+        return judge(
+            claim, Measured(pd.DataFrame(rows).assign(measure="m"), "cpu", axes, {"m": measure_of()}, readings="as")
+        )
 
     assert found(worse, worse).state == "opposite"
     best = [0.6, 0.61, 0.62]
@@ -468,7 +470,7 @@ def test_a_reading_still_to_be_run_may_save_the_claim():
     def found(readings):
         planned = [{"method": method, "as": reading} for method in "AB" for reading in readings]
         known = pd.DataFrame(rows).assign(measure="m"), "cpu", axes, {"m": measure_of()}
-        return judge(claim_of({**BEST, "winner": "B"}), *known, planned=planned, readings="as")
+        return judge(claim_of({**BEST, "winner": "B"}), Measured(*known, planned=planned, readings="as"))
 
     assert found(["one"]).state == "opposite"
     assert found(["one", "two"]).state == "undecided"
@@ -514,19 +516,25 @@ def test_what_is_learned_can_be_withheld():
         ({"column": "client_flops", "kind": "mean"}, "holds"),
     ):
         measure = measure_of(**keys)
-        found = judge(claim_of(BEST), CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure}, untrained=[({}, why)])
+        found = judge(
+            claim_of(BEST), Measured(CLEAR.assign(measure="m"), "cpu", AXES, {"m": measure}, untrained=[({}, why)])
+        )
         assert (found.state, measure.learned) == (state, state == "not testable")
         assert found.reason == (why if measure.learned else "3 of 3 hold")
 
 
 def test_a_panel_that_is_not_trained_leaves_the_others():
     measures, why = {"m": measure_of()}, "not trained at level 9"
-    found = judge(claim_of(BEST), CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)])
+    found = judge(
+        claim_of(BEST), Measured(CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)])
+    )
     assert (found.state, found.counts) == ("undecided", "2 of 2 hold")  # the claim is about three levels
     assert found.reason.endswith(why)
     claim = claim_of({**BEST, "where": {"level": ["0", "5"]}})
     assert (
-        judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)]).state
+        judge(
+            claim, Measured(CLEAR.assign(measure="m"), "cpu", AXES, measures, untrained=[({"level": "9"}, why)])
+        ).state
         == "holds"
     )
 
@@ -546,12 +554,12 @@ def test_a_claim_on_several_measures():
     both = pd.concat([CLEAR.assign(measure="m"), CLEAR.assign(measure="cost")])
     cost = measure_of(name="cost", column="bytes", kind="total", better="lower")
     claim, measures = claim_of({**BEST, "measure": ["m", "cost"]}), {"m": measure_of(), "cost": cost}
-    found = judge(claim, both, "cpu", AXES, measures)
+    found = judge(claim, Measured(both, "cpu", AXES, measures))
     assert (found.state, found.counts) == ("opposite", "3 of 6 hold, 3 opposite")
     assert [effect.what for effect in found.effects][2:4] == ["[m] 9 A − B", "[cost] 0 B − A"]
     measures["cost"] = replace(cost, better="higher")
-    assert judge(claim, both, "cpu", AXES, measures).state == "holds"
-    held = judge(claim, both, "cpu", AXES, measures, untrained=[({}, "not trained yet")])
+    assert judge(claim, Measured(both, "cpu", AXES, measures)).state == "holds"
+    held = judge(claim, Measured(both, "cpu", AXES, measures, untrained=[({}, "not trained yet")]))
     assert (held.state, held.counts) == ("undecided", "3 of 3 hold")
     assert held.reason.endswith("not testable here: not trained yet")
 
@@ -641,13 +649,14 @@ def test_most_cases_by_a_partial_conjunction():
 def test_part_of_the_papers_table_holds_in_part():
     cells = [{"method": m, "level": level} for m in ("A", "B", "C", "D") for level in AXES["level"]]
     measures, claim = {"m": measure_of()}, claim_of(BEST)
-    found = judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells)
+    found = judge(claim, Measured(CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells))
     assert (found.word, found.reason) == ("holds in part at cpu scale", "3 of 3 hold (the paper's table has 9)")
     assert replace(found, scale="paper").word == "reproduced in part"
-    whole = judge(claim, CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells[:6])
+    whole = judge(claim, Measured(CLEAR.assign(measure="m"), "cpu", AXES, measures, paper_cells=cells[:6]))
     assert (whole.word, whole.reason) == ("holds at cpu scale", "3 of 3 hold")
     against = judge(
-        claim_of({**BEST, "winner": "B"}), CLEAR.assign(measure="m"), "paper", AXES, measures, paper_cells=cells
+        claim_of({**BEST, "winner": "B"}),
+        Measured(CLEAR.assign(measure="m"), "paper", AXES, measures, paper_cells=cells),
     )
     assert against.word == "contradicted"  # one comparison is enough
 

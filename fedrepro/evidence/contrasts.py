@@ -6,7 +6,7 @@ comparison with their weights, the runs of these cells, and the same difference 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pandas as pd
@@ -14,7 +14,7 @@ import pandas as pd
 from fedrepro.evidence import judge, measures, statements, verdict
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.comparisons import Comparison
-from fedrepro.evidence.judge import Part, Untrained
+from fedrepro.evidence.judge import Part
 from fedrepro.evidence.measures import Measure
 from fedrepro.evidence.study import Plan, Study
 from fedrepro.evidence.verdict import Effect
@@ -119,18 +119,14 @@ def with_interval(value: float, half: float | None, sign: str = "") -> str:
     return f"{value:{sign}.{decimals}f} ± {half:.{decimals}f}".replace("-", "−")
 
 
-def measured(study: Study, claim: Claim, untrained: Untrained | None = None) -> list[Contrast]:
-    """Every effect of a claim's verdict; with `untrained=()` also those of panels that are not trained yet."""
-    table = study.table
-    known = study.values, study.axes, study.measures, table.reported_rows()
-    if untrained is None:
-        untrained = study.untrained
-        found = next(one for own, one in study.verdicts if own.id == claim.id)
-    else:
-        found = judge.judge(claim, study.values, study.scale, *known[1:], untrained=untrained)
+def measured(study: Study, claim: Claim, trained: bool = True) -> list[Contrast]:
+    """Every effect of a claim's verdict; with `trained=False` also those of panels that are not trained yet."""
+    known = study.measured if trained else replace(study.measured, untrained=())
+    judged = (one for own, one in study.verdicts if own.id == claim.id)
+    found = next(judged) if trained else judge.judge(claim, known)
     if not found.effects:
         return []
-    made = [(part, one) for part in judge.parts_of(claim, *known, untrained) for one in part.made]
+    made = [(part, one) for part in judge.parts_of(claim, known) for one in part.made]
     return [_contrast(claim, *one, effect) for one, effect in zip(made, found.effects, strict=True)]
 
 
@@ -155,7 +151,8 @@ def _of_values(plan: Plan, claim: Claim, values: pd.DataFrame) -> list[Contrast]
     if any(isinstance(statement, statements.Untestable) for statement in claim.statements):
         return []
     values = values.drop_duplicates([*plan.axes, "measure"])
-    parts = judge.parts_of(claim, values, plan.axes, plan.measures, plan.table.reported_rows())
+    known = judge.Measured(values, plan.scale, plan.axes, plan.measures, plan.table.reported_rows())
+    parts = judge.parts_of(claim, known)
     return [_contrast(claim, part, one) for part in parts for one in part.made]
 
 

@@ -80,7 +80,7 @@ def rows(study: Study) -> list[Row]:
     found: dict[tuple, Row] = {}
     for claim in study.table.claims():
         judged = {one.key: one for one in contrasts.measured(study, claim)}
-        everything = contrasts.measured(study, claim, ()) if study.untrained else list(judged.values())
+        everything = contrasts.measured(study, claim, trained=False) if study.untrained else list(judged.values())
         paper = {one.key: one.number for one in contrasts.reported(study, claim)}
         for one in [judged.get(one.key, one) for one in everything]:
             if not one.is_main or one.effect is None or math.isnan(one.effect.mean):

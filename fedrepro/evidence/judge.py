@@ -14,6 +14,7 @@ A claim holds in part if all comparisons that were made hold, but the paper's ta
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -28,46 +29,45 @@ from fedrepro.evidence.verdict import NOT_RUN, Effect, Verdict
 
 LATER = "runs are still missing"
 FEWER = "averages lack cells that are still to be run"
-Untrained = Sequence[tuple[dict[str, str], str]]
 Used = frozenset[tuple[str, ...]]  # the labels of the cells that a comparison uses
 
 
-def judge(
-    claim: Claim,
-    values: pd.DataFrame,
-    scale: str,
-    axes: dict[str, list[str]],
-    measures: dict[str, Measure],
-    reported: Reported = (),
-    untrained: Untrained = (),
-    paper_cells: Sequence[dict[str, str]] = (),
-    planned: Sequence[dict[str, str]] = (),
-    readings: str = "",
-) -> Verdict:
-    """`values`: measure, the axes' labels, seed, value (NaN if a target was missed) and, for targets, `limit`: the
-    least that it can be. `untrained`: panels in which accuracy cannot be judged yet, and why. `paper_cells`: the
-    labels of every cell of the paper's table, to say how much of the claim was judged; `planned`: those of this scale,
-    trained or not. `readings`: the axis with two readings of the paper, of which its authors had one.
+@dataclass(frozen=True)
+class Measured:
+    """What a study knows when claims are judged."""
 
-    A claim on several measures, or in several blocks, is one claim with the comparisons of all of them."""
+    values: pd.DataFrame  # measure, the axes' labels, seed, value (NaN: target missed), limit (the least it can be)
+    scale: str
+    axes: dict[str, list[str]]
+    measures: dict[str, Measure]
+    reported: Reported = ()
+    untrained: Sequence[tuple[dict[str, str], str]] = ()  # panels where accuracy cannot be judged yet, and why
+    paper_cells: Sequence[dict[str, str]] = ()  # labels of the paper's table, to say how much of a claim was judged
+    planned: Sequence[dict[str, str]] = ()  # labels at this scale, trained or not
+    readings: str = ""  # the axis with two readings of the paper, of which its authors had one
+
+
+def judge(claim: Claim, known: Measured) -> Verdict:
+    """A claim on several measures, or in several blocks, is one claim with the comparisons of all of them."""
     for statement in claim.statements:
         if isinstance(statement, Untestable):
-            return Verdict("not testable", scale, why=statement.why)
-        if isinstance(statement, Number) and not statement.any_scale and scale != "paper":
-            return Verdict("not testable", scale, why="an absolute number, judged at paper scale only")
-    parts = parts_of(claim, values, axes, measures, reported, untrained)
-    estimates, why = _estimates(parts, [compared(part, planned, reported) for part in parts], scale)
+            return Verdict("not testable", known.scale, why=statement.why)
+        if isinstance(statement, Number) and not statement.any_scale and known.scale != "paper":
+            return Verdict("not testable", known.scale, why="an absolute number, judged at paper scale only")
+    parts = parts_of(claim, known)
+    planned, whole = ([compared(p, at, known.reported) for p in parts] for at in (known.planned, known.paper_cells))
+    estimates, why = _estimates(parts, planned, known.scale)
     if not estimates:
-        return Verdict(NOT_RUN if LATER in why else "not testable", scale, why=why)
+        return Verdict(NOT_RUN if LATER in why else "not testable", known.scale, why=why)
+    here, whole = (list(chain.from_iterable(lists)) for lists in (planned, whole))
     made = [(part.cells, one.used) for part in parts if part.cells is not None for one in part.made]
     used = [cells.named(which) for cells, which in made]
-    here, whole = ([one for p in parts for one in compared(p, cells, reported)] for cells in (planned, paper_cells))
     effects = tuple(  # averages over too few cells say nothing against the claim
         replace(effect, state="open") if effect.state == "opposite" and _lacks_cells(cells, here) else effect
         for effect, cells in zip(_effects(estimates), used, strict=True)
     )
-    groups = [" ".join(cells.labels_on(readings, which)) for cells, which in made]
-    later = _readings(here, planned, readings) - set(groups)
+    groups = [" ".join(cells.labels_on(known.readings, which)) for cells, which in made]
+    later = _readings(here, known) - set(groups)
     state, depends = _concluded(claim, effects, groups, later)
     if state == "holds" and why:
         state = "undecided"
@@ -75,7 +75,7 @@ def judge(
         state = "holds in part"
     rest = [f"the rest is not testable here: {why}"] if why else []
     lacking = [FEWER] if any(_lacks_cells(cells, here) for cells in used) else []
-    return Verdict(state, scale, effects, "; ".join([*depends, *rest, *lacking]), len(whole))
+    return Verdict(state, known.scale, effects, "; ".join([*depends, *rest, *lacking]), len(whole))
 
 
 def _estimates(parts: "list[Part]", planned: list[list[Used]], scale: str) -> tuple[list[Estimate], str]:
@@ -98,11 +98,11 @@ def _lacks_cells(used: Used, all_: list[Used]) -> bool:
     return used not in all_ and any(used < other for other in all_)
 
 
-def _readings(made: list[Used], cells: Sequence[dict[str, str]], axis: str) -> set[str]:
+def _readings(made: list[Used], known: Measured) -> set[str]:
     """The readings of the paper with which these comparisons are made; none if there is only one."""
-    if not axis or not cells:
+    if not known.readings or not known.planned:
         return set()
-    at = list(cells[0]).index(axis)
+    at = list(known.planned[0]).index(known.readings)
     return {found.pop() for used in made if len(found := {labels[at] for labels in used}) == 1}
 
 
@@ -133,20 +133,13 @@ class Part:
     untrained: list[str]  # why some cells are left out
 
 
-def parts_of(
-    claim: Claim,
-    values: pd.DataFrame,
-    axes: dict[str, list[str]],
-    measures: dict[str, Measure],
-    reported: Reported = (),
-    untrained: Untrained = (),
-) -> list[Part]:
-    """What a claim compares in these values; the arguments are those of `judge`."""
+def parts_of(claim: Claim, known: Measured) -> list[Part]:
+    """What a claim compares in these values."""
     parts = []
-    for statement, measure in [(s, measures[name]) for s in claim.statements for name in s.measure]:
-        known, why = _trained(values.loc[values["measure"] == measure.name], statement, measure, untrained)
-        cells = Cells(known, axes) if not why or len(select(known, statement.where)) else None
-        made = statement.comparisons(measure, cells, reported) if cells else ()
+    for statement, measure in [(s, known.measures[name]) for s in claim.statements for name in s.measure]:
+        values, why = _trained(known, statement, measure)
+        cells = Cells(values, known.axes) if not why or len(select(values, statement.where)) else None
+        made = statement.comparisons(measure, cells, known.reported) if cells else ()
         made = [one for one in made if cells and cells.paired(one.used).size]
         parts.append(Part(statement, measure, cells, made, why))
     return parts
@@ -161,12 +154,10 @@ def compared(part: Part, labels: Sequence[dict[str, str]], reported: Reported) -
     return [cells.named(one.used) for one in part.statement.comparisons(part.measure, cells, reported)]
 
 
-def _trained(
-    values: pd.DataFrame, statement: Statement, measure: Measure, untrained: Untrained
-) -> tuple[pd.DataFrame, list[str]]:
-    """The values outside these panels, and why a statement cannot use the others."""
-    why = []
-    for panel, reason in untrained if measure.learned else ():
+def _trained(known: Measured, statement: Statement, measure: Measure) -> tuple[pd.DataFrame, list[str]]:
+    """The values outside untrained panels, and why a statement cannot use the others."""
+    values, why = known.values.loc[known.values["measure"] == measure.name], []
+    for panel, reason in known.untrained if measure.learned else ():
         inside = select(values, panel)
         why += [reason] if len(select(inside, statement.where)) else []
         values = values.drop(inside.index)

@@ -60,7 +60,7 @@ class Filler:
         self.homes = {claim.id: name for name, table in self.tables.items() for claim in table.claims()}
         self.plan = cache(lambda table, scale: Plan(self.tables[table], scale))
         self.planned, self.printed = cache(_of_claim(contrasts.planned)), cache(_of_claim(contrasts.reported))
-        self.known = cache(_of_claim(lambda study, claim: contrasts.measured(study, claim, ())))
+        self.known = cache(_of_claim(lambda study, claim: contrasts.measured(study, claim, trained=False)))
 
     def note(self) -> str:
         """The paper's note, every placeholder filled in; empty if it has none."""

@@ -14,7 +14,7 @@ from fedrepro.errors import BadInput, bad
 from fedrepro.evidence import gate, spec
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.comparisons import select
-from fedrepro.evidence.judge import LATER, judge
+from fedrepro.evidence.judge import LATER, Measured, judge
 from fedrepro.evidence.measures import COUNTED, with_sums
 from fedrepro.evidence.record import RUNS, Known, Part, Record, Source
 from fedrepro.evidence.schema import matches
@@ -195,12 +195,16 @@ class Study(Plan):
         return pd.DataFrame(lines)
 
     @cached_property
-    def verdicts(self) -> list[tuple[Claim, Verdict]]:
-        """Every claim with its verdict."""
+    def measured(self) -> Measured:
+        """What claims are judged by."""
         known = self.values, self.scale, self.axes, self.measures, self.table.reported_rows(), self.untrained
         whole, planned = ([cell.labels for cell in self.table.cells(s, tuned=False)] for s in ("paper", self.scale))
-        rest = whole, planned, self.table.readings
-        return [(claim, judge(claim, *known, *rest)) for claim in self.table.claims()]
+        return Measured(*known, whole, planned, self.table.readings)
+
+    @cached_property
+    def verdicts(self) -> list[tuple[Claim, Verdict]]:
+        """Every claim with its verdict."""
+        return [(claim, judge(claim, self.measured)) for claim in self.table.claims()]
 
     @cached_property
     def gates(self) -> list[gate.Gate]:
