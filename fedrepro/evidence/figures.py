@@ -102,7 +102,7 @@ def curves(
     table = select(study.rounds, where or {}).copy()
     for column in IN_MIB & {x, y}:
         table[column] /= 2**20
-    columns, rows = _combinations(study, col), _combinations(study, row)
+    columns, rows = combinations(study, col), combinations(study, row)
     size = (1.5 + 6 * len(columns), 4.6 * len(rows))
     figure, axes = plt.subplots(len(rows), len(columns), figsize=size, squeeze=False, sharey=True)
     lines = {"hue": hue, "style": hue, "hue_order": study.axes[hue], "style_order": study.axes[hue]}
@@ -119,7 +119,7 @@ def curves(
     return figure
 
 
-def _combinations(study: Study, axes: Panels) -> list[dict[str, str]]:
+def combinations(study: Study, axes: Panels) -> list[dict[str, str]]:
     """Every combination of the labels of these axes; without axes, a single empty one."""
     keys = [axes] if isinstance(axes, str) else axes or []
     return [dict(zip(keys, labels, strict=True)) for labels in itertools.product(*(study.axes[key] for key in keys))]
@@ -136,7 +136,7 @@ def _by_measure(study: Study, x: str, measures: Names, hue: str | None, col: Pan
 
     At most three panels per row; with several labels of `col`, one row per measure."""
     style()
-    names, labels = measures or list(study.measures), _combinations(study, col)
+    names, labels = measures or list(study.measures), combinations(study, col)
     columns = len(labels) if len(labels) > 1 else min(len(names), 3)
     rows = -(-len(names) * len(labels) // columns)
     size, shared = (1.5 + 5 * columns, 4.4 * rows), "row" if len(labels) > 1 else False
@@ -196,7 +196,7 @@ def ranking(study: Study, measure: str, hue: str, col: Panels, y: str = "method"
     """One measure as horizontal bars for every label of the axis `y`, one panel for each label of `col`; at paper scale
     the paper's numbers are crosses."""
     style()
-    panels, groups, labels = _combinations(study, col), study.axes[hue], study.axes[y]
+    panels, groups, labels = combinations(study, col), study.axes[hue], study.axes[y]
     height = 1.2 + 0.24 * len(labels) * (1 + len(groups)) / 2
     figure, axes = plt.subplots(1, len(panels), figsize=(3 + 5 * len(panels), height + 1), squeeze=False, sharey=True)
     theirs = [r for r in study.table.reported_rows() if r["measure"] == measure and study.scale == "paper"]

@@ -1,4 +1,4 @@
-"""For FedMLB's notebooks: one measure against another, and a point for every set of paths."""
+"""For FedMLB's notebooks: one measure against another, what FedMLB adds by round, a point for every set of paths."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from fedrepro.evidence import figures
+from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.study import Study
 from fedrepro.simulation.metrics import mean_interval
 
@@ -24,6 +25,29 @@ def against(study: Study, x: str, y: str, hue: str = "method") -> Figure:
     panel.set(xlabel=figures.with_unit(study, x), ylabel=y)
     figures.one_legend(figure, [panel], figures.axis_name(study, hue))
     figures.note(study, figure)
+    return figure
+
+
+def gain(study: Study, y: str = "ema_accuracy", axis: str = "server") -> Figure:
+    """By how many points a method with FedMLB is ahead of the same without it, round by round: a column per method, a
+    row per data set and setting."""
+    figures.style()
+    names = {base: "FedMLB" if base == "FedAvg" else f"{base} + FedMLB" for base in study.axes[axis]}
+    pairs = {base: both for base, both in names.items() if both in study.axes[axis]}
+    tests, rows = study.rounds.dropna(subset=[y]), figures.combinations(study, ["dataset", "setting"])
+    size = (1 + 3.6 * len(pairs), 3.6 * len(rows))
+    figure, axes = plt.subplots(len(rows), len(pairs), figsize=size, squeeze=False, sharex=True, sharey=True)
+    for panels, at in zip(axes, rows, strict=True):
+        curves = select(tests, at).pivot_table(index=["round", "seed"], columns=axis, values=y)
+        for panel, (base, both) in zip(panels, pairs.items(), strict=True):
+            ahead = 100 * (curves[both] - curves[base]).unstack("seed")
+            panel.plot(ahead.index, ahead, color="0.6", linewidth=1)
+            panel.plot(ahead.index, ahead.mean(axis=1), linewidth=2.5)
+            panel.axhline(0, color="0.2", linestyle="--", linewidth=1)
+            panel.set(title=f"{both} − {base}", xlabel=figures.LABELS["round"])
+        panels[0].set_ylabel(f"points of accuracy gained\n{figures.titled(study, at)}")
+    figure.tight_layout()
+    figures.note(study, figure, more="  ·  thin: each seed, thick: their mean")
     return figure
 
 
