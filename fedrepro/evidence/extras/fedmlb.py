@@ -1,6 +1,6 @@
-"""For FedMLB's notebooks: one measure against another, what FedMLB adds by round, a point for every set of paths."""
+"""For FedMLB's notebooks: a measure against another, how far a method is ahead of another, points for sets of paths."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import matplotlib.pyplot as plt
 import seaborn as sns
@@ -28,24 +28,24 @@ def against(study: Study, x: str, y: str, hue: str = "method") -> Figure:
     return figure
 
 
-def gain(study: Study, y: str = "ema_accuracy", axis: str = "server") -> Figure:
-    """By how many points a method with FedMLB is ahead of the same without it, round by round: a column per method, a
-    row per data set and setting."""
+def ahead(study: Study, pairs: Iterable[tuple[str, str]], axis: str = "method", y: str = "ema_accuracy") -> Figure:
+    """By how many points the first of each pair is ahead of the second, round by round: a column per pair, a row
+    for every combination of the other axes' labels."""
     figures.style()
-    names = {base: "FedMLB" if base == "FedAvg" else f"{base} + FedMLB" for base in study.axes[axis]}
-    pairs = {base: both for base, both in names.items() if both in study.axes[axis]}
-    tests, rows = study.rounds.dropna(subset=[y]), figures.combinations(study, ["dataset", "setting"])
-    size = (1 + 3.6 * len(pairs), 3.6 * len(rows))
+    pairs = [pair for pair in pairs if set(pair) <= set(study.axes[axis])]
+    tests, rows = study.rounds.dropna(subset=[y]), figures.combinations(study, [a for a in study.axes if a != axis])
+    size = (1 + 3.2 * len(pairs), 3.8 * len(rows))
     figure, axes = plt.subplots(len(rows), len(pairs), figsize=size, squeeze=False, sharex=True, sharey=True)
     for panels, at in zip(axes, rows, strict=True):
         curves = select(tests, at).pivot_table(index=["round", "seed"], columns=axis, values=y)
-        for panel, (base, both) in zip(panels, pairs.items(), strict=True):
-            ahead = 100 * (curves[both] - curves[base]).unstack("seed")
-            panel.plot(ahead.index, ahead, color="0.6", linewidth=1)
-            panel.plot(ahead.index, ahead.mean(axis=1), linewidth=2.5)
+        curves = curves.reindex(columns=study.axes[axis])  # NaN where nothing is trained yet
+        for panel, (better, worse) in zip(panels, pairs, strict=True):
+            points = 100 * (curves[better] - curves[worse]).unstack("seed")
+            panel.plot(points.index, points, color="0.6", linewidth=1)
+            panel.plot(points.index, points.mean(axis=1), linewidth=2.5)
             panel.axhline(0, color="0.2", linestyle="--", linewidth=1)
-            panel.set(title=f"{both} − {base}", xlabel=figures.LABELS["round"])
-        panels[0].set_ylabel(f"points of accuracy gained\n{figures.titled(study, at)}")
+            panel.set(title=f"{better} −\n{worse}", xlabel=figures.LABELS["round"])
+        panels[0].set_ylabel(f"points of accuracy ahead\n{figures.titled(study, at)}")
     figure.tight_layout()
     figures.note(study, figure, more="  ·  thin: each seed, thick: their mean")
     return figure
