@@ -11,7 +11,7 @@ from matplotlib import colors
 
 from fedrepro import build, train
 from fedrepro.errors import BadInput
-from fedrepro.evidence import figures, spec
+from fedrepro.evidence import figures, heatmaps, spec
 from fedrepro.evidence.layout import paper_table
 from fedrepro.evidence.notebook import standing
 from fedrepro.evidence.record import Known, Record
@@ -211,7 +211,7 @@ def test_the_papers_numbers_keep_its_names():
     """At cpu scale Table IV takes generated images: so ours are called, and only ours."""
     study = made("dfl/table4_communication", lambda k: 1.0 + k, seeds=(0,), scale="cpu")
     (measure,) = {row["measure"] for row in study.table.reported_rows()}
-    ours, theirs = figures.heatmap(study, measure, rows=["dataset", "model"], columns="method", mark_best=True).axes
+    ours, theirs = heatmaps.draw(study, measure, rows=["dataset", "model"], columns="method", mark_best=True).axes
     names = [[label.get_text() for label in panel.get_yticklabels()] for panel in (ours, theirs)]
     assert names[0] == [f"generated images for {name}" for name in names[1]] and "CIFAR-10 VGG-16" in names[1]
     frames = [[frame.get_xy() for frame in panel.patches] for panel in (ours, theirs)]
@@ -226,6 +226,26 @@ def test_a_figure_says_over_what_it_takes_means():
     notes = [figure.texts[-1].get_text() for figure in (whole, part)]
     assert "means over" not in notes[0]
     assert notes[1].endswith(f"means over: {study.table.axis['reading'].label or 'reading'}")
+
+
+def test_differences_are_taken_seed_by_seed(study):
+    """One column per pair, one row per combination of the other axes; a thin line per seed, then their mean, then 0."""
+    first, other = study.axes["tau"][0], study.axes["tau"][-1]
+    figure = figures.ahead(study, first, axis="tau")
+    rows = len(study.axes["reading"]) * len(study.axes["dataset"])
+    assert len(figure.axes) == rows * (len(study.axes["tau"]) - 1)
+    panel = figure.axes[len(study.axes["tau"]) - 2]
+    first_labels = [study.axes[axis][0] for axis in ("reading", "dataset")]
+    here = study.rounds[study.rounds[["reading", "dataset"]].eq(first_labels).all(axis=1)]
+    by_seed = []
+    for line, seed in zip(panel.lines, study.seeds, strict=False):
+        a, b = (here[(here["tau"] == tau) & (here["seed"] == seed)]["accuracy"].to_numpy() for tau in (first, other))
+        assert line.get_ydata() == pytest.approx(100 * (a - b))
+        by_seed.append(100 * (a - b))
+    assert panel.lines[len(study.seeds)].get_ydata() == pytest.approx(sum(by_seed) / len(by_seed))
+    assert list(panel.lines[-1].get_ydata()) == [0, 0]
+    nothing = figures.ahead(study, [("no such", first)], axis="tau")
+    assert not nothing.axes and "yet" in nothing.texts[0].get_text()
 
 
 def test_one_axis_has_its_measures_across():

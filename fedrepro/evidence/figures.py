@@ -1,4 +1,4 @@
-"""The figures of a study, with seaborn: lines over rounds, bars and lines over an axis, heat maps."""
+"""The figures of a study, with seaborn: lines over rounds, bars and lines over an axis. Heat maps: heatmaps.py."""
 
 import itertools
 import textwrap
@@ -12,7 +12,6 @@ from fedrepro.data import load
 from fedrepro.data.partition import partition
 from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.study import Study
-from fedrepro.evidence.table import Table
 from fedrepro.simulation.metrics import mean_interval
 
 LABELS = {
@@ -119,6 +118,42 @@ def curves(
     return figure
 
 
+def ahead(
+    study: Study,
+    pairs: str | list[tuple[str, str]],
+    axis: str = "method",
+    y: str = "accuracy",
+    where: dict | None = None,
+):
+    """By how many points the first of each pair is ahead of the second, round by round: a column per pair, a row for
+    every combination of the other axes' labels. One label is paired with every other."""
+    style()
+    labels = study.axes[axis]
+    pairs = [(pairs, label) for label in labels if label != pairs] if isinstance(pairs, str) else pairs
+    pairs = [pair for pair in pairs if set(pair) <= set(labels)]
+    tests = select(study.rounds, where or {}).dropna(subset=[y])
+    rows = [at for at in combinations(study, [a for a in study.axes if a != axis]) if len(select(tests, at))]
+    if not pairs:
+        figure = plt.figure(figsize=(8, 0.6))
+        figure.text(0, 0.5, "Nothing to compare yet: of each pair only one method is trained.")
+        return figure
+    size, shared = (1 + 3.2 * len(pairs), 3.8 * len(rows)), {"sharex": "row", "sharey": True}
+    figure, axes = plt.subplots(len(rows), len(pairs), figsize=size, squeeze=False, **shared)
+    for panels, at in zip(axes, rows, strict=True):
+        curves = select(tests, at).pivot_table(index=["round", "seed"], columns=axis, values=y)
+        curves = curves.reindex(columns=labels)  # NaN where nothing is trained yet
+        for panel, (better, worse) in zip(panels, pairs, strict=True):
+            points = 100 * (curves[better] - curves[worse]).unstack("seed")
+            panel.plot(points.index, points, color="0.6", linewidth=1)
+            panel.plot(points.index, points.mean(axis=1), linewidth=2.5)
+            panel.axhline(0, color="0.2", linestyle="--", linewidth=1)
+            panel.set(title=f"{better} −\n{worse}", xlabel=LABELS["round"])
+        panels[0].set_ylabel(f"points of accuracy ahead\n{titled(study, at)}")
+    figure.tight_layout()
+    note(study, figure, more="  ·  thin: each seed, thick: their mean")
+    return figure
+
+
 def combinations(study: Study, axes: Panels) -> list[dict[str, str]]:
     """Every combination of the labels of these axes; without axes, a single empty one."""
     keys = [axes] if isinstance(axes, str) else axes or []
@@ -213,63 +248,6 @@ def ranking(study: Study, measure: str, hue: str, col: Panels, y: str = "method"
     one_legend(figure, axes[0], axis_name(study, hue))
     note(study, figure, more=averaged(study, study.values, y, hue, col))
     return figure
-
-
-def heatmap(
-    study: Study, measure: str, rows: str | list[str], columns: str, by_row=False, mark_best=False, fmt: str = ".3f"
-):
-    """Mean over seeds of a measure on two axes (`rows` may be several): ours, and the paper's if it gives them.
-
-    `by_row` shades by rank within a row, one panel below the other; `mark_best` frames the paper's best cell per row.
-    """
-    style()
-    keys = [rows] if isinstance(rows, str) else rows
-    shown = {f"ours ({study.scale})": _grid(study, study.of(measure), keys, study.axes, columns)}
-    if any(row["measure"] == measure for row in study.table.reported_rows()):
-        shown["the paper (its own scale)"] = _reported(study, study.loaded, measure, keys, columns)  # in its own words
-    heights = [1.6 + 0.5 * len(table) for table in shown.values()]
-    if by_row:
-        figure, axes = plt.subplots(len(shown), 1, figsize=(11, sum(heights)), squeeze=False, height_ratios=heights)
-    else:
-        figure, axes = plt.subplots(1, len(shown), figsize=(6.2 * len(shown), max(4.8, *heights)), squeeze=False)
-    for panel, (title, table), names in zip(axes.flat, shown.items(), (study.table, study.loaded), strict=False):
-        shades = table.rank(axis=1, pct=True) if by_row else table
-        sns.heatmap(shades, annot=table, fmt=fmt, cmap="viridis", ax=panel, cbar=False)
-        title = f"{with_unit(study, measure)}: {title}"
-        panel.set(title=title, xlabel=axis_name(study, columns), ylabel=table.index.name)
-        if by_row:
-            panel.tick_params(axis="y", rotation=0)
-        if mark_best:
-            _frame(panel, table, _reported(study, names, measure, keys, columns).idxmax(axis=1))
-    figure.tight_layout()
-    framed = "  ·  framed: the paper's best of each row" * mark_best
-    note(study, figure, more=averaged(study, study.values, keys, columns) + framed)
-    return figure
-
-
-def _reported(study: Study, names: Table, measure: str, rows: list[str], columns: str) -> pd.DataFrame:
-    """The paper's numbers, by the labels of this table: those of the scale, or the paper's own."""
-    values = pd.DataFrame([row for row in names.reported_rows() if row["measure"] == measure])
-    return _grid(study, values, rows, names.choices("paper"), columns)
-
-
-def _grid(study: Study, values: pd.DataFrame, rows: list[str], axes: dict, columns: str) -> pd.DataFrame:
-    """The values by the axes `rows`, as far as the values have them, and by the axis `columns`."""
-    known = [key for key in rows if key in values]
-    order = [" ".join(labels) for labels in itertools.product(*(axes[key] for key in known))]
-    values = values.assign(row=[" ".join(labels) for labels in values[known].to_numpy()])
-    table = values.pivot_table(index="row", columns=columns, values="value").astype(float)
-    here, across = [row for row in order if row in table.index], [label for label in axes[columns] if label in table]
-    return table.loc[here, across].rename_axis(index=" and\n".join(axis_name(study, key) for key in known))
-
-
-def _frame(panel, table: pd.DataFrame, cells: pd.Series) -> None:
-    """A red frame around one cell of each row, where the table has it."""
-    rows, columns = list(table.index), list(table.columns)
-    for row, column in cells.items():
-        if row in rows and column in columns:
-            x, y = columns.index(column), rows.index(row)
-            panel.add_patch(plt.Rectangle((x, y), 1, 1, fill=False, edgecolor="red", lw=3, clip_on=False, zorder=3))
 
 
 def split(study: Study, clients: int = 12):

@@ -1,13 +1,12 @@
-"""For FedMLB's notebooks: a measure against another, how far a method is ahead of another, points for sets of paths."""
+"""For FedMLB's notebooks: one measure against another, and a point for every set of paths."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
 
 from fedrepro.evidence import figures
-from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.study import Study
 from fedrepro.simulation.metrics import mean_interval
 
@@ -25,29 +24,6 @@ def against(study: Study, x: str, y: str, hue: str = "method") -> Figure:
     panel.set(xlabel=figures.with_unit(study, x), ylabel=y)
     figures.one_legend(figure, [panel], figures.axis_name(study, hue))
     figures.note(study, figure)
-    return figure
-
-
-def ahead(study: Study, pairs: Iterable[tuple[str, str]], axis: str = "method", y: str = "ema_accuracy") -> Figure:
-    """By how many points the first of each pair is ahead of the second, round by round: a column per pair, a row
-    for every combination of the other axes' labels."""
-    figures.style()
-    pairs = [pair for pair in pairs if set(pair) <= set(study.axes[axis])]
-    tests, rows = study.rounds.dropna(subset=[y]), figures.combinations(study, [a for a in study.axes if a != axis])
-    size = (1 + 3.2 * len(pairs), 3.8 * len(rows))
-    figure, axes = plt.subplots(len(rows), len(pairs), figsize=size, squeeze=False, sharex=True, sharey=True)
-    for panels, at in zip(axes, rows, strict=True):
-        curves = select(tests, at).pivot_table(index=["round", "seed"], columns=axis, values=y)
-        curves = curves.reindex(columns=study.axes[axis])  # NaN where nothing is trained yet
-        for panel, (better, worse) in zip(panels, pairs, strict=True):
-            points = 100 * (curves[better] - curves[worse]).unstack("seed")
-            panel.plot(points.index, points, color="0.6", linewidth=1)
-            panel.plot(points.index, points.mean(axis=1), linewidth=2.5)
-            panel.axhline(0, color="0.2", linestyle="--", linewidth=1)
-            panel.set(title=f"{better} −\n{worse}", xlabel=figures.LABELS["round"])
-        panels[0].set_ylabel(f"points of accuracy ahead\n{figures.titled(study, at)}")
-    figure.tight_layout()
-    figures.note(study, figure, more="  ·  thin: each seed, thick: their mean")
     return figure
 
 
