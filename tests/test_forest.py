@@ -92,6 +92,13 @@ def test_every_row_has_words_and_leads_to_its_claim_and_runs(fedmlb):
     assert "FedMLB − FedAvg: ours +" in drawn and "the paper +6.75 points" in drawn
 
 
+@pytest.mark.parametrize("state, mean, said", [("open", -0.02, True), ("open", 0.0, False), ("opposite", -0.02, False)])
+def test_an_interval_left_of_zero_that_is_undecided_is_explained(fedmlb, state, mean, said):
+    row = forest.rows(fedmlb)[0]
+    row = replace(row, effect=replace(row.effect, state=state, mean=mean, half=0.01, low=0.0))
+    assert (forest.HOLM in forest.plot([(row, "")])) is said
+
+
 def test_points_lie_where_their_numbers_say(fedmlb):
     (row,) = [row for row in forest.rows(fedmlb) if row.pair == ("method", "FedMLB", "FedAvg") and row.paper][:1]
     drawn = forest._drawing(row, -2.0, 8.0, [-2.0, 0.0, 8.0], "")

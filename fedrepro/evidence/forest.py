@@ -19,6 +19,10 @@ from fedrepro.evidence.verdict import Effect
 
 WIDTH, HEIGHT, EDGE = 320, 22, 16  # of a row's drawing; what lies beyond the axis has an arrow in the edge
 WORDS = {"holds": "as claimed", "opposite": "opposite", "open": "undecided", "one seed": "one seed", "": "not judged"}
+HOLM = (
+    "An interval left of 0 can still be undecided: to speak against a claim, it must be so even after correction "
+    "for the number of comparisons that the claim makes."
+)
 VERDICTS = {**{state: state for state in WORDS}, "open": "undecided", "": "not testable"}  # states of verdicts
 
 
@@ -39,6 +43,11 @@ class Row:
         if not self.judged:
             return ""
         return "one seed" if self.effect.half is None and self.effect.state == "open" else self.effect.state
+
+    @property
+    def held_back(self) -> bool:
+        """Whether its interval lies left of the claimed region, and yet it does not speak against the claim."""
+        return self.state == "open" and self.effect.mean + (self.effect.half or math.inf) < self.effect.low
 
     @property
     def pair(self) -> tuple[str, str, str] | None:
@@ -109,7 +118,8 @@ def plot(found: Sequence[tuple[Row, str]]) -> str:
         for name in ("comparison", "scale", "difference in accuracy, points", "ours ± 95%", "paper", "found")
     )
     parts = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody><tfoot>{foot}</tfoot>"
-    return f'<table class="forest">{parts}</table><p class="key soft">{SAMPLES}</p>'
+    corrected = f'<p class="soft">{HOLM}</p>' if any(row.held_back for row, _ in found) else ""
+    return f'<table class="forest">{parts}</table><p class="key soft">{SAMPLES}</p>{corrected}'
 
 
 def _sample(shapes: str, words: str) -> str:
