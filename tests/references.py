@@ -456,10 +456,11 @@ def known(table):
     return {cid: row for cid, row in rows.items() if row}
 
 
-def soft_targets(world, w, cid):
+def soft_targets(world, w, cid, logits=False):
     """LabelWiseAverage: row c is the mean softmax output over the client's images of class c; 0 if it has none."""
     rows, table = world.rows[cid], torch.zeros(world.classes, world.classes)
-    outputs = torch.softmax(world.model(w).eval()(world.x[rows]).detach(), 1)
+    outputs = world.model(w).eval()(world.x[rows]).detach()
+    outputs = outputs if logits else torch.softmax(outputs, 1)
     for c in range(world.classes):
         if (world.y[rows] == c).any():
             table[c] = outputs[world.y[rows] == c].mean(0)
@@ -475,22 +476,24 @@ def kl_to_table(table, y, z):
     return total / len(y)
 
 
-def dfl(world):
-    """Liu et al., Algorithms 1, 2; r is the round (DF-01), Y starts uniform (DF-03)."""
+def dfl(world, logits=False):
+    """Liu et al., Algorithms 1, 2; r is the round (DF-01), Y starts uniform (DF-03); DF-08 in two readings."""
     w, hp, R = world.start, world.hp, world.run.rounds
-    Y = torch.full((world.classes, world.classes), 1 / world.classes)
+    Y = torch.full((world.classes, world.classes), 0.0 if logits else 1 / world.classes)
     for t in world.rounds():
         rho = {"fixed": hp.ratio, "dynamic": 1 - t / R, "threshold": max(1 - t / R, hp.threshold)}[hp.strategy]  # (10)
 
-        def balanced(world, w, t, cid, rho=rho, Y=Y):
+        target = torch.softmax(Y, 1) if logits else Y
+
+        def balanced(world, w, t, cid, rho=rho, target=target):
             def objective(model, x, y):
                 z = model(x)
-                return rho * cross_entropy(z, y) + (1 - rho) * kl_to_table(Y, y, z)  # (7)
+                return rho * cross_entropy(z, y) + (1 - rho) * kl_to_table(target, y, z)  # (7)
 
             return objective
 
         sent = {cid: train(world, w, t, cid, balanced) for cid in world.participants(t)}
-        tables = {cid: soft_targets(world, theta, cid) for cid, theta in sent.items()}
+        tables = {cid: soft_targets(world, theta, cid, logits) for cid, theta in sent.items()}
         gradients = {cid: {name: theta[name] - w[name] for name in w} for cid, theta in sent.items()}  # (9)
         w = mix([1, 1], [w, world.mean(gradients)])  # (5)
         Y = Y.clone()

@@ -61,6 +61,7 @@ BOTH = [  # method, hyperparameters, further fields of the run, reference
     ("fedbr_ran", BR | {"tau": 2}, LINKS, partial(ref.fedbr, greedy=False)),
     ("fd", {"gamma": 0.7}, {}, ref.fd),
     ("dfl", {"threshold": 0.6}, {}, ref.dfl),
+    ("dfl_logits", {"threshold": 0.6}, {}, partial(ref.dfl, logits=True)),
     ("fedgen", GEN | {"alpha": 2.0, "beta": 3.0}, {}, ref.fedgen),
     ("ama", MIX | {"b": 0.8}, LATE, ref.ama),
     ("fes", {}, {"limited": 0.4}, ref.fes),

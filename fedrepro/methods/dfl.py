@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,7 +50,10 @@ class DFL(FedAvg):
 
     def finish(self, k: Local) -> tuple[Message, State]:
         sent, kept = super().finish(k)
-        return {**sent, "dfl/y": soft_targets(k)}, kept
+        return {**sent, "dfl/y": self.label_wise_average(k)}, kept
+
+    def label_wise_average(self, k: Local) -> Tensor:
+        return soft_targets(k)
 
     def aggregate(self, server: State, uploads: list[Upload], r: Round) -> State:
         new = super().aggregate(server, uploads, r)  # Eq. (5)
@@ -63,9 +66,13 @@ def divergence(table: Tensor, y: Tensor, out: Tensor) -> Tensor:
     return F.kl_div(F.log_softmax(out, 1), table[y], reduction="batchmean")
 
 
+def _softmax(out: Tensor) -> Tensor:
+    return F.softmax(out, 1)
+
+
 @torch.no_grad()
-def soft_targets(k: Local) -> Tensor:
-    """LabelWiseAverage of Algorithm 2: row c is the mean softmax output over the client's samples of label c.
+def soft_targets(k: Local, prediction: Callable[[Tensor], Tensor] = _softmax) -> Tensor:
+    """LabelWiseAverage of Algorithm 2: row c is the mean prediction, from logits, over the client's samples of label c.
 
     The trained model in evaluation mode, on images that are not augmented. The row of a label the client does not
     have is zero, which no mean of distributions is.
@@ -75,7 +82,7 @@ def soft_targets(k: Local) -> Tensor:
     sums = torch.zeros(data.classes, data.classes, dtype=torch.float64, device=k.worker.device)
     for batch in rows.split(BATCH):
         out = model(data.batch(data.train_x.index_select(0, batch)).to(k.worker.device))
-        sums.index_add_(0, data.train_y[batch].to(k.worker.device), F.softmax(out.double(), 1))
+        sums.index_add_(0, data.train_y[batch].to(k.worker.device), prediction(out.double()))
     model.train()
     counts = torch.bincount(data.train_y[rows], minlength=data.classes).to(k.worker.device)
     return sums / counts.clamp(min=1)[:, None]
