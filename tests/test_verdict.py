@@ -646,6 +646,19 @@ def test_most_cases_by_a_partial_conjunction():
     assert state(MOST, values([[0.5]] * 3, [[0.4]] * 3)) == "one seed"
 
 
+def test_one_case_says_nothing_against_most():
+    """One of three planned cases is the opposite; the claim may still hold in the two others."""
+    claim, measures = claim_of({**MOST, "pairs": [{"better": {"method": "B"}, "worse": {"method": "A"}}]}), measure_of()
+    table = CLEAR.assign(measure="m")
+    cells = [{"method": m, "level": level} for m in AXES["method"] for level in AXES["level"]]
+    for levels, expected in ((["9"], "undecided"), (["5", "9"], "opposite"), (AXES["level"], "opposite")):
+        part = table[table["level"].isin(levels)]
+        known = Measured(part, "cpu", {**AXES, "level": levels}, {"m": measures}, planned=cells, paper_cells=cells)
+        found = judge(claim, known)
+        assert found.state == expected
+        assert found.reason.endswith("other cases are still to be run") is (expected == "undecided")
+
+
 def test_part_of_the_papers_table_holds_in_part():
     cells = [{"method": m, "level": level} for m in ("A", "B", "C", "D") for level in AXES["level"]]
     measures, claim = {"m": measure_of()}, claim_of(BEST)

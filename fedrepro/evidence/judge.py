@@ -29,6 +29,7 @@ from fedrepro.evidence.verdict import NOT_RUN, Effect, Verdict
 
 LATER = "runs are still missing"
 FEWER = "averages lack cells that are still to be run"
+CASES = "other cases are still to be run"
 Used = frozenset[tuple[str, ...]]  # the labels of the cells that a comparison uses
 
 
@@ -68,13 +69,15 @@ def judge(claim: Claim, known: Measured) -> Verdict:
     )
     groups = [" ".join(cells.labels_on(known.readings, which)) for cells, which in made]
     later = _readings(here, known) - set(groups)
-    state, depends = _concluded(claim, effects, groups, later)
+    state, depends = _concluded(claim, effects, groups, later, len(here))
     if state == "holds" and why:
         state = "undecided"
     elif state == "holds" and (len(whole) > len(effects) or any(_lacks_cells(cells, whole) for cells in used)):
         state = "holds in part"
     rest = [f"the rest is not testable here: {why}"] if why else []
     lacking = [FEWER] if any(_lacks_cells(cells, here) for cells in used) else []
+    if claim.most and state == "undecided" and len(effects) < len(here):
+        lacking.append(CASES)
     return Verdict(state, known.scale, effects, "; ".join([*depends, *rest, *lacking]), len(whole))
 
 
@@ -107,14 +110,16 @@ def _readings(made: list[Used], known: Measured) -> set[str]:
 
 
 def _concluded(
-    claim: Claim, effects: tuple[Effect, ...], readings: list[str], later: set[str]
+    claim: Claim, effects: tuple[Effect, ...], readings: list[str], later: set[str], planned: int
 ) -> tuple[str, list[str]]:
-    """The state of a claim; opposite only if it is so under each reading of the paper, also those still to be run."""
+    """The state of a claim; opposite only if it is so under each reading of the paper, also those still to be run.
+    `planned`: the comparisons that this scale makes once everything is trained."""
     conclude = _most if claim.most else _conclusion
     groups = {name: tuple(e for e, own in zip(effects, readings, strict=True) if own == name) for name in readings}
-    states = {name: conclude(group) for name, group in groups.items()} | dict.fromkeys(sorted(later), LATER)
+    each = planned // max(len(groups) + len(later), 1)
+    states = {name: conclude(group, each) for name, group in groups.items()} | dict.fromkeys(sorted(later), LATER)
     if "opposite" not in states.values() or len(set(states.values())) == 1:
-        return conclude(effects), []
+        return conclude(effects, planned), []
     words = [f"{state} with {name}" for name, state in states.items()]
     more = [
         Verdict(states[name], "", group).would_decide for name, group in groups.items() if states[name] == "undecided"
@@ -164,7 +169,7 @@ def _trained(known: Measured, statement: Statement, measure: Measure) -> tuple[p
     return values, why
 
 
-def _conclusion(effects: tuple[Effect, ...]) -> str:
+def _conclusion(effects: tuple[Effect, ...], _: int = 0) -> str:
     states = {effect.state for effect in effects}
     if "opposite" in states:
         return "opposite"
@@ -174,16 +179,16 @@ def _conclusion(effects: tuple[Effect, ...]) -> str:
     return "one seed" if alone else "undecided"
 
 
-def _most(effects: tuple[Effect, ...]) -> str:
-    """A claim about most cases: more than half of them hold, or are opposite. By a partial conjunction test (Benjamini
-    and Heller, Biometrics 2008): of n comparisons at least k hold if n - k + 1 times the k-th smallest p is within 5%.
-    """
+def _most(effects: tuple[Effect, ...], planned: int) -> str:
+    """A claim about most cases: more than half of those made hold, or more than half of those planned are opposite.
+    By a partial conjunction test (Benjamini and Heller, Biometrics 2008): of n comparisons at least k hold if n - k + 1
+    times the k-th smallest p is within 5%."""
     size = len(effects)
     needed = size // 2 + 1
     p = sorted(1.0 if effect.p is None or effect.state != "holds" else effect.p for effect in effects)
     if (size - needed + 1) * p[needed - 1] <= LEVEL:
         return "holds"
-    if sum(effect.state == "opposite" for effect in effects) >= needed:
+    if sum(effect.state == "opposite" for effect in effects) > max(planned, size) / 2:
         return "opposite"
     state = _conclusion(effects)
     return state if state == "one seed" else "undecided"
