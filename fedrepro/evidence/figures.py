@@ -137,8 +137,8 @@ def ahead(
         figure = plt.figure(figsize=(8, 0.6))
         figure.text(0, 0.5, "Nothing to compare yet: of each pair only one method is trained.")
         return figure
-    size, shared = (1 + 3.2 * len(pairs), 3.8 * len(rows)), {"sharex": "row", "sharey": True}
-    figure, axes = plt.subplots(len(rows), len(pairs), figsize=size, squeeze=False, **shared)
+    size = (1 + 3.2 * len(pairs), 3.8 * len(rows))
+    figure, axes = plt.subplots(len(rows), len(pairs), figsize=size, squeeze=False, sharex="row", sharey="col")
     for panels, at in zip(axes, rows, strict=True):
         curves = select(tests, at).pivot_table(index=["round", "seed"], columns=axis, values=y)
         curves = curves.reindex(columns=labels)  # NaN where nothing is trained yet
@@ -147,8 +147,8 @@ def ahead(
             panel.plot(points.index, points, color="0.6", linewidth=1)
             panel.plot(points.index, points.mean(axis=1), linewidth=2.5)
             panel.axhline(0, color="0.2", linestyle="--", linewidth=1)
-            panel.set(title=f"{better} −\n{worse}", xlabel=LABELS["round"])
-        panels[0].set_ylabel(f"points of accuracy ahead\n{titled(study, at)}")
+            panel.set(title=f"{better} −\n{textwrap.fill(worse, 24)}", xlabel=LABELS["round"])
+        panels[0].set_ylabel(f"points of accuracy ahead\n{textwrap.fill(titled(study, at), 28)}")
     figure.tight_layout()
     note(study, figure, more="  ·  thin: each seed, thick: their mean")
     return figure
