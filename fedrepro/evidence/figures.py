@@ -126,7 +126,7 @@ def ahead(
     where: dict | None = None,
 ):
     """By how many points the first of each pair is ahead of the second, round by round: a column per pair, a row for
-    every combination of the other axes' labels. One label is paired with every other."""
+    every combination of the other axes' labels. A single label is compared with each of the others."""
     style()
     labels = study.axes[axis]
     pairs = [(pairs, label) for label in labels if label != pairs] if isinstance(pairs, str) else pairs
