@@ -118,6 +118,19 @@ def test_a_forked_kernel_is_like_another_and_ends(tmp_path, monkeypatch):
     assert plain == forked and plain[:2] == [os.path.realpath(tmp_path), "yes"]
 
 
+def test_a_forked_kernel_needs_no_port_that_another_program_could_take(tmp_path, monkeypatch):
+    """Jupyter looks for free TCP ports and gives them to the kernel, which binds them a moment later."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        sockets = {str(path) for path in tmp_path.glob("kernel-*/*")}
+        assert manager.transport == "ipc" and sockets == {f"{manager.ip}-{port}" for port in manager.ports}
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert not list(tmp_path.glob("kernel-*"))
+
+
 def test_a_forked_kernel_that_dies_is_noticed(tmp_path):
     with pytest.raises(DeadKernelError):
         run_cells(tmp_path, "import os; os._exit(3)")

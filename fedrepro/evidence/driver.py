@@ -87,7 +87,6 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     """Run a table's notebook with papermill; the executed copy, HTML and figure go to a folder of results."""
     import nbformat
     import papermill
-    from traitlets.config import Config
 
     from fedrepro.evidence.export import web_page
 
@@ -100,7 +99,6 @@ def execute(plan: Plan, folder: Path, workers: int | None = None) -> None:
     os.environ.update(in_kernels() | kernels.chosen())
     target = folder / f"{plan.table.name}.ipynb"
     options = {"progress_bar": False, "kernel_name": "python3", "cwd": str(source.parent)}
-    options["config"] = Config(KernelManager={"transport": "ipc"})
     asked = nbformat.read(source, as_version=4)
     asked.cells = [cell for cell in asked.cells if "try" not in cell.metadata.get("tags", [])]  # never in the results
     papermill.execute_notebook(asked, str(target), parameters=given, **options)

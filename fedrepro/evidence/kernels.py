@@ -5,6 +5,7 @@ Jupyter finds the class by its entry point, and uses it where JUPYTER_DEFAULT_PR
 import multiprocessing
 import os
 import signal
+import tempfile
 from importlib.metadata import entry_points
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -25,6 +26,20 @@ def chosen() -> dict[str, str]:
 
 class Forked(LocalProvisioner):
     """A kernel of this Python, forked; any other is started as usual."""
+
+    sockets: tempfile.TemporaryDirectory | None = None
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """With sockets in a folder of its own: another program may take a TCP port before the kernel binds it."""
+        if self.parent and LAUNCHER in self.kernel_spec.argv and not self.sockets:
+            self.sockets = tempfile.TemporaryDirectory(prefix="kernel-")
+            self.parent.transport, self.parent.ip = "ipc", os.path.join(self.sockets.name, "socket")
+        return await super().pre_launch(**kwargs)
+
+    async def cleanup(self, restart: bool = False) -> None:
+        await super().cleanup(restart)
+        if self.sockets and not restart:
+            self.sockets.cleanup()
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         if LAUNCHER not in cmd:

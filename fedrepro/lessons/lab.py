@@ -61,8 +61,7 @@ def copied(folder: Path) -> Path:
         folder.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as half:
             copy = Path(half) / folder.name
-            left_out = shutil.ignore_patterns(".ipynb_checkpoints", ".jupyter", "kernel-*")  # sockets of kernels
-            shutil.copytree(NOTEBOOKS, copy, ignore=left_out)
+            shutil.copytree(NOTEBOOKS, copy, ignore=shutil.ignore_patterns(".ipynb_checkpoints", ".jupyter"))
             copy.rename(folder)
     return folder
 
