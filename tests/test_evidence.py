@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -16,6 +17,8 @@ from fedrepro.errors import BadInput
 from fedrepro.evidence import campaign, spec, tune
 from fedrepro.evidence.campaign import Item
 from fedrepro.evidence.table import Table
+from fedrepro.simulation import progress
+from fedrepro.simulation.run import Run
 
 TABLE = "fedbr/table2_temperature"
 ITEM = {"table": TABLE, "scale": "smoke", "seeds": [0, 1], "minutes": 1, "decides": "nothing"}
@@ -51,7 +54,7 @@ def test_a_later_table_takes_what_an_earlier_one_tuned(tmp_path, monkeypatch):
     swept = []
     monkeypatch.setattr(Table, "tuned_file", lambda table, scale: tmp_path / f"{scale}.csv")
     monkeypatch.setattr(tune, "keep", keep)
-    monkeypatch.setattr(campaign, "_sweep", lambda todo, *_: swept.append({id_: run for id_, (run, _) in todo.items()}))
+    monkeypatch.setattr(campaign, "_sweep", lambda todo, *_: swept.append({id_: one.run for id_, one in todo.items()}))
     figures = ("fedbr/fig3_convergence", "fedbr/fig5_6_resources")
     items = [Item(**{**ITEM, "table": figure, "scale": "cpu"}) for figure in figures]
     assert "fig5_6" in campaign.status(items, tmp_path, 2)
@@ -95,6 +98,20 @@ def test_a_method_whose_grid_has_changed_is_tuned_again(tmp_path, monkeypatch):
     other = [line for line in lines if line["method"] != "feddyn"]
     tune.write(tmp_path / "cpu.csv", [{**line, "setting": '{"lr": 9.0}'} for line in lines if line not in other][:6])
     assert {pilot.method for pilot in item.pilots()} == {"feddyn"} and len(item.pilots()) == 6
+
+
+def test_progress_counts_what_runs_cost_and_not_their_rounds(tmp_path, capsys, monkeypatch):
+    """One of the two quick rounds is done, and the slow run of 18 minutes has not begun."""
+    monkeypatch.setattr(progress, "PRINT_EVERY", 0)
+    quick, slow = Run(data="digits", rounds=2, seed=1), Run(data="digits", rounds=2, seed=2)
+    with progress.progress([quick, slow], tmp_path, {quick.id: 2, slow.id: 18}):
+        time.sleep(0.5)
+        (tmp_path / quick.id).mkdir()
+        (tmp_path / quick.id / "rounds.csv").write_text("round\n1\n")
+        time.sleep(2)
+    (line,) = capsys.readouterr().out.splitlines()
+    (left,) = re.fullmatch(r"  1/20 CPU min, about ([\d.]+) min left", line).groups()
+    assert 19 * 2 / 60 <= float(left) + 0.05 <= 19 * 4 / 60
 
 
 def test_a_run_of_two_tables_is_counted_once(tmp_path):

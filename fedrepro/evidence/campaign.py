@@ -27,11 +27,20 @@ from fedrepro.simulation.sweep import sweep
 
 LIST = spec.REPRODUCE / "evidence.toml"
 UNITS = {"s": 1, "m": 60, "h": 3600}
-Queue = dict[str, tuple[Run, Callable[[], object]]]  # run id -> the run, and what to write once it is done
 
 
 class BudgetSpent(Exception):
     pass
+
+
+@dataclass(frozen=True)
+class Queued:
+    run: Run
+    minutes: float  # CPU minutes it is expected to take
+    then: Callable[[], object]  # writes what it gives once it is done
+
+
+Queue = dict[str, Queued]  # by run id
 
 
 @dataclass(frozen=True)
@@ -97,18 +106,26 @@ def is_done(item: Item, run: Run, store: Path) -> bool:
     return Known(store, item.committed).has(run)
 
 
-def hours_left(item: Item, store: Path, counted: set[str]) -> float:
-    """CPU hours of its runs and pilots that are not counted yet: the estimate per run, averaged with the times of its
-    finished runs."""
+def minutes_per_run(item: Item, store: Path) -> float:
+    """The estimate, averaged with the times of the item's finished runs."""
     known = Known(store, item.committed)
     here = [run for run in item.runs() if known.stored(run)]
-    taken = sum(known.summary(run)["wall_time"] for run in here) / 60
+    return (item.minutes + sum(known.summary(run)["wall_time"] for run in here) / 60) / (1 + len(here))
+
+
+def pilot_length(item: Item) -> float:
+    """As a part of a run's length."""
+    rule = spec.find(item.table).tune
+    return rule.length if rule else 0
+
+
+def hours_left(item: Item, store: Path, counted: set[str]) -> float:
+    """CPU hours of its runs and pilots that are not counted yet."""
+    known = Known(store, item.committed)
     pilots = {pilot.run.id for pilot in item.pilots() if not known.stored(pilot.run)} - counted
     runs = {run.id for run in item.todo(store)} - counted
     counted |= pilots | runs
-    rule = spec.find(item.table).tune
-    count = len(runs) + len(pilots) * (rule.length if rule else 0)
-    return (item.minutes + taken) / (1 + len(here)) / 60 * count
+    return minutes_per_run(item, store) / 60 * (len(runs) + len(pilots) * pilot_length(item))
 
 
 def status(items: list[Item], store: Path, workers: int) -> str:
@@ -160,11 +177,13 @@ def train(items: list[Item], store: Path, workers: int) -> None:
     """All items in one queue, split only where an item's runs must wait for its tuning."""
     todo: Queue = {}
     for item in items:
+        minutes = minutes_per_run(item, store)
         if pilots := item.pilots():
             table = spec.find(item.table)
             for pilot in pilots:
                 own = [one for one in pilots if (one.data, one.method) == (pilot.data, pilot.method)]
-                todo[pilot.run.id] = pilot.run, partial(_choose, table, item.scale, own, store)
+                choose = partial(_choose, table, item.scale, own, store)
+                todo[pilot.run.id] = Queued(pilot.run, minutes * pilot_length(item), choose)
             _sweep(todo, store, workers)
             tune.keep(table, item.scale, pilots, store)
             for one in items:
@@ -172,7 +191,7 @@ def train(items: list[Item], store: Path, workers: int) -> None:
             todo = {}
         same_table = [one for one in items if (one.table, one.scale) == (item.table, item.scale)]
         for run in item.todo(store):
-            todo.setdefault(run.id, (run, partial(write, same_table, store, draw=False)))
+            todo.setdefault(run.id, Queued(run, minutes, partial(write, same_table, store, draw=False)))
     _sweep(todo, store, workers)
 
 
@@ -183,13 +202,13 @@ def _choose(table: Table, scale: str, pilots: list[tune.Pilot], store: Path) -> 
 
 
 def _sweep(todo: Queue, store: Path, workers: int) -> None:
-    runs = [run for run, _ in todo.values()]
-    if not runs:
+    if not todo:
         return
-    with progress(runs, store) as say:
+    runs = [queued.run for queued in todo.values()]
+    with progress(runs, store, {run_id: queued.minutes for run_id, queued in todo.items()}) as say:
 
         def keep(run: Run) -> None:
-            todo[run.id][1]()
+            todo[run.id].then()
             say(f"  done: {_name(run)}")
 
         sweep(runs, store=store, workers=workers, progress=keep)

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedrepro.errors import Stopped
@@ -39,37 +39,44 @@ def rounds_done(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def progress(runs: Sequence[Run], store: Path) -> Iterator[Callable[[str], None]]:
-    """Show how far these runs are; yields a function that prints a line above the bar."""
+def progress(
+    runs: Sequence[Run], store: Path, minutes: Mapping[str, float] | None = None
+) -> Iterator[Callable[[str], None]]:
+    """Show how far these runs are; yields a function that prints a line above the bar.
+
+    It counts rounds, or CPU minutes if given how many each run (by its id) is expected to take: rounds of different
+    models take different times."""
     from tqdm import tqdm
 
     known = {run.id: run for run in runs}
-    total = sum(run.rounds for run in known.values())
+    worth = {id_: minutes[id_] / run.rounds if minutes else 1 for id_, run in known.items()}  # of one round
+    total = sum(worth[id_] * run.rounds for id_, run in known.items())
     done, stop = dict.fromkeys(known, 0), threading.Event()
     terminal, notebook = sys.stderr.isatty(), in_notebook()
-    stream = sys.stdout if notebook else sys.stderr
-    bar = tqdm(
-        total=total, unit="round", disable=not (terminal or notebook), smoothing=0.05, file=stream, leave=not notebook
-    )
+    stream, unit = sys.stdout if notebook else sys.stderr, "CPU min" if minutes else "round"
+    shown = {"disable": not (terminal or notebook), "file": stream, "leave": not notebook, "smoothing": 0.05}
+    bar = tqdm(total=round(total), unit=unit, **shown)
     started = time.monotonic()
 
-    def refresh() -> None:
+    def refresh() -> float:
         for run_id in known:
             if done[run_id] < known[run_id].rounds:
                 done[run_id] = rounds_done(store / run_id)
-        bar.n = sum(done.values())
+        work = sum(worth[run_id] * rounds for run_id, rounds in done.items())
+        bar.n = round(work)
         bar.refresh()
+        return work
 
     def watch() -> None:
-        refresh()
-        first, printed = bar.n, time.monotonic()
-        bar.initial = first  # earlier rounds say nothing about the speed
+        first, printed = refresh(), time.monotonic()
+        bar.initial = bar.n  # earlier rounds say nothing about the speed
         while not stop.wait(1 if notebook else 2):
-            refresh()
-            if bar.disable and bar.n < total and time.monotonic() - printed > PRINT_EVERY:
-                printed, gained = time.monotonic(), bar.n - first
-                left = f", about {(total - bar.n) * (printed - started) / gained / 60:.1f} min left" if gained else ""
-                print(f"  {bar.n}/{total} rounds{left}", flush=True)
+            work = refresh()
+            if bar.disable and work < total and time.monotonic() - printed > PRINT_EVERY:
+                printed = time.monotonic()
+                left = (total - work) * (printed - started) / (work - first) / 60 if work > first else None
+                about = f", about {left:.1f} min left" if left else ""
+                print(f"  {bar.n}/{bar.total} {unit}{'' if minutes else 's'}{about}", flush=True)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
