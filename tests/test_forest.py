@@ -115,6 +115,17 @@ def test_points_lie_where_their_numbers_say(fedmlb):
     assert "L" in forest._point(20.0, -2.0, 8.0, "", round_=True)  # beyond the axis: an arrow, no circle
 
 
+def test_a_comparison_of_several_claims_is_shown_as_the_one_that_it_decides(fedmlb):
+    """Open in one claim, which corrects for more comparisons, and opposite in another, which claims the same."""
+    row = forest.rows(fedmlb)[0]
+    still, against, other = (
+        replace(row, effect=replace(row.effect, state=state, low=low))
+        for state, low in (("open", 0.0), ("opposite", 0.0), ("opposite", 0.01))
+    )
+    assert against.settles(still) and not still.settles(against)
+    assert not other.settles(still)  # it claims something else
+
+
 def test_the_matrix_has_methods_against_baselines(fedbr):
     rows = forest.rows(fedbr)
     table = matrix.table(rows)

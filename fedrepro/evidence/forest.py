@@ -44,6 +44,12 @@ class Row:
             return ""
         return "one seed" if self.effect.half is None and self.effect.state == "open" else self.effect.state
 
+    def settles(self, other: "Row") -> bool:
+        """Whether it is decided in its claim, while the same comparison is open in another: a claim with more
+        comparisons corrects for more, and one about an average waits for all its cells."""
+        same_region = (self.effect.low, self.effect.high) == (other.effect.low, other.effect.high)
+        return same_region and other.state == "open" and self.state in ("holds", "opposite")
+
     @property
     def held_back(self) -> bool:
         """Whether its interval lies left of the claimed region, and yet it does not speak against the claim."""
@@ -97,7 +103,8 @@ def rows(study: Study) -> list[Row]:
             runs = tuple(contrasts.runs_of(study, one))
             row = Row(study, one, one.effect, paper.get(one.key), one.key in judged, runs, (claim.id,))
             same = found.get(one.cells, row)
-            found[one.cells] = replace(same, claims=tuple(dict.fromkeys((*same.claims, claim.id))))
+            shown, other = (row, same) if row.settles(same) else (same, row)
+            found[one.cells] = replace(shown, claims=tuple(dict.fromkeys((*shown.claims, *other.claims))))
     return list(found.values())
 
 
