@@ -1,9 +1,39 @@
-"""The arena's front, by hand."""
+"""The arena's front and ranking, by hand."""
 
 import numpy as np
+import pytest
 
+import results
 from fedrepro.evidence import spec
-from fedrepro.evidence.extras.arena import APART, front, spread_out
+from fedrepro.evidence.extras.arena import APART, front, ranking, spread_out
+from fedrepro.evidence.record import Record
+from fedrepro.evidence.study import Study
+
+LEVELS = {"fedavg": 0.50, "scaffold": 0.60, "fedprox": 0.40}
+
+
+@pytest.fixture(scope="module")
+def source(smoke):
+    return results.Made(Record(smoke / "results/smoke/fedbr"), lambda run: LEVELS.get(run.method, 0.5005))
+
+
+@pytest.mark.parametrize("seeds", [3, 1])
+def test_ranking_compares_with_the_reference_seed_by_seed(source, seeds):
+    study = Study("arena/global_model", "cpu", seeds, source)
+    table = ranking(study, "accuracy").set_index("method")
+    assert list(table.index)[0] == "SCAFFOLD" and list(table.index)[-1] == "FedProx"
+    assert set(table.index) == set(study.axes["method"])
+    decided = ["better", "worse", "undecided"] if seeds == 3 else ["one seed"] * 3
+    assert list(table.loc[["SCAFFOLD", "FedProx", "MOON"], "which is"]) == decided
+    assert list(table.loc["FedAvg", ["points ahead of FedAvg", "which is", "traffic, times FedAvg's"]]) == ["", "", "1.00"]
+    values = study.of("accuracy").pivot(index="method", columns="seed", values="value")
+    ahead = 100 * (values.loc["SCAFFOLD"] - values.loc["FedAvg"]).mean()
+    assert float(table.loc["SCAFFOLD", "points ahead of FedAvg"].split()[0]) == pytest.approx(ahead, abs=0.05)
+
+
+def test_without_its_reference_nothing_is_compared(source, monkeypatch):
+    monkeypatch.setattr(source, "has", lambda run: run.method != "fedavg" or run.clients == 1)
+    assert list(ranking(Study("arena/global_model", "cpu", 3, source), "accuracy")) == ["method", "accuracy"]
 
 
 def test_front_by_hand():

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from fedrepro.errors import BadInput
 from fedrepro.evidence import figures, tune
 from fedrepro.evidence.sections import Tuning, fields_of, merge
-from fedrepro.evidence.statistics import decide
+from fedrepro.evidence.statistics import better_or_worse
 from fedrepro.simulation.metrics import mean_interval
 from fedrepro.simulation.progress import progress
 from fedrepro.simulation.run import Run
@@ -107,10 +107,7 @@ class Comparison:
         if len(self.seeds) == 1:
             return ["one seed"] * (len(self.methods) - 1)
         ahead = scores.iloc[0].to_numpy() - scores.iloc[1:].to_numpy()
-        mean, error = ahead.mean(1), ahead.std(1, ddof=1) / np.sqrt(len(self.seeds))
-        regions = ((-np.inf, 0.0), (0.0, np.inf))
-        better, worse = (decide(mean, mean, error, len(self.seeds) - 1, *region)[2] == "opposite" for region in regions)
-        return np.select([better, worse], ["better", "worse"], "undecided").tolist()
+        return better_or_worse(ahead.mean(1), ahead.std(1, ddof=1) / np.sqrt(len(self.seeds)), len(self.seeds) - 1)
 
     def figure(self) -> Figure:
         """Accuracy by round: the mean over seeds with its 95% interval."""

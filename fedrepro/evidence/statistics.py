@@ -209,6 +209,13 @@ def decide(least, most, se, df, low, high):
     return p, adjusted, np.select([p <= LEVEL, adjusted <= LEVEL], ["holds", "opposite"], "open")
 
 
+def better_or_worse(mean, se, df) -> list[str]:
+    """Differences that are made together: which are clearly above zero, or below, after Holm's correction."""
+    regions = ((-np.inf, 0.0), (0.0, np.inf))
+    better, worse = (decide(mean, mean, se, df, *region)[2] == "opposite" for region in regions)
+    return np.select([better, worse], ["better", "worse"], "undecided").tolist()
+
+
 def _two_sided(distance, se, df):
     """The p-value of a distance from the region's edge: NaN where the error is not known, 1 on the edge itself."""
     with np.errstate(divide="ignore", invalid="ignore"):
