@@ -59,6 +59,21 @@ def test_a_headline_has_its_numbers_once_they_are_there(dfl, study, filler):
     assert "| DFL − FedAvg | +7.06 points | not run yet |" in text  # the paper scale, in a table that has numbers
 
 
+def test_the_arenas_note_ranks_the_methods(smoke):
+    """By hand: SCAFFOLD is ten points ahead of FedAvg, FD as far behind, all others are within noise."""
+    levels = {"scaffold": 0.6, "fd": 0.4}
+    source = results.Made(Record(smoke / "results/smoke/fedbr"), lambda run: levels.get(run.method, 0.5))
+    arena = spec.tables("arena")
+    without = note.Filler(arena, {}).note()
+    assert "We cannot say yet" in note.headline(without) and "{{" not in without and "| method |" not in without
+    studies = {table.name: Study(table, "cpu", 3, source) for table in arena}
+    text = note.Filler(arena, {"cpu": studies}).note()
+    assert "cannot" not in text and "better than FedAvg: SCAFFOLD; undecided: " in note.headline(text)
+    assert "worse than FedAvg: FD; undecided: " in note.headline(text)
+    assert '"FedAvg, then trained"' in note.headline(text)
+    assert text.index("| SCAFFOLD |") < text.index("| FedAvg |") < text.index("| FD |") and "times FedAvg's" in text
+
+
 def of_note(tables, folder, text):
     (folder / "dfl").mkdir(exist_ok=True)
     (folder / "dfl/note.md").write_text(text)

@@ -18,12 +18,13 @@ import pandas as pd
 
 from fedrepro.checks import choose
 from fedrepro.errors import BadInput
-from fedrepro.evidence import contrasts, spec
+from fedrepro.evidence import contrasts, ranking, spec
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.contrasts import Contrast
 from fedrepro.evidence.study import Plan, Study
 from fedrepro.evidence.table import Table
+from fedrepro.evidence.tables import markdown_table
 from fedrepro.evidence.verdict import MARKS, NOT_RUN, Verdict, word
 from fedrepro.simulation.store import write_atomically
 
@@ -35,7 +36,7 @@ SHORT = {
     "one seed": "with one seed only",
     "not testable": "not testable here",
 }
-KINDS = ("measured", "reported", "effect", "verdict", "reason", "gate", "counts", "runs", "seeds")  # methods of Filler
+KINDS = ("measured", "reported", "effect", "verdict", "reason", "gate", "counts", "runs", "seeds", "ranking", "leaders")
 MISSING = {"runs": "no run yet", "counts": "no claim is judged yet"}  # in place of "not run yet"
 PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.S)
 PART = re.compile(r"\[\[(.*?)\]\]", re.S)
@@ -216,6 +217,20 @@ class Filler:
         panels = [g for g in gates if all(g.panel.get(axis, label) == label for axis, label in wanted.items())]
         words = [f"{g.words}{' at ' * bool(g.panel) + ' '.join(g.panel.values())}" for g in panels]
         return "; ".join(words) or None
+
+    def ranking(self, scale: str, table: str, measure: str) -> str | None:
+        study = self._measuring(scale, table, measure)
+        costs = [name for name, one in study.measures.items() if one.better == "lower"] if study else ()
+        return study and markdown_table(ranking.ranking(study, measure, costs))
+
+    def leaders(self, scale: str, table: str, measure: str) -> str | None:
+        study = self._measuring(scale, table, measure)
+        return study and ranking.in_words(study, measure)
+
+    def _measuring(self, scale: str, table: str, measure: str) -> Study | None:
+        plan = self._plan(table, scale)
+        choose("measure", measure, plan.measures)
+        return self._study(plan)
 
     def counts(self, scale: str) -> str | None:
         choose("scale", scale, spec.SCALES)

@@ -166,17 +166,17 @@ def markdown(studies: Sequence[Study]) -> str:
         seeds = count if study.seeds == [*range(count)] else ",".join(map(str, study.seeds))
         command = f"make reproduce-{study.table.paper} SCALE={study.scale} SEEDS={seeds} TABLE={name}"
         lines += ["", f"## {study.table.title}", "", study.table.question, "", f"    {command}", ""]
-        lines += [caption(study), "", _markdown_table(readable(study)), ""]
+        lines += [caption(study), "", markdown_table(readable(study)), ""]
         if study.table.groups:
             groups = study.grouped().round(4).astype(object).fillna("")
-            lines += [f"{study.table.groups.title}:", "", _markdown_table(groups), ""]
-        lines += [f"![{study.table.title}]({name}.png)", "", _markdown_table(readable_verdicts(study)), ""]
+            lines += [f"{study.table.groups.title}:", "", markdown_table(groups), ""]
+        lines += [f"![{study.table.title}]({name}.png)", "", markdown_table(readable_verdicts(study)), ""]
         new = [d for d in study.table.deviation if d not in shown]
         shown += new
         lines += [f"- {d.what}: {d.why}" + (f" ({d.erratum})" if d.erratum else "") for d in new]
     return "\n".join(lines) + "\n"
 
 
-def _markdown_table(table: pd.DataFrame) -> str:
+def markdown_table(table: pd.DataFrame) -> str:
     rows = [list(table.columns), ["---"] * table.shape[1], *table.astype(str).to_numpy().tolist()]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)

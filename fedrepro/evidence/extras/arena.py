@@ -1,51 +1,19 @@
-"""For the arena's notebooks: every method beside FedAvg, accuracy against costs, and the Pareto front."""
+"""For the arena's notebooks: accuracy against costs, and the Pareto front."""
 
 from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import t as student
 
-from fedrepro.evidence import contrasts, figures
-from fedrepro.evidence.comparisons import Cells, linear, select
-from fedrepro.evidence.statistics import LEVEL, better_or_worse, estimate
+from fedrepro.evidence import figures
+from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.study import Study
 from fedrepro.simulation.metrics import mean_interval
 
 APART = 0.052  # of the height of a panel, between two names
-
-
-def ranking(
-    study: Study, gain: str, costs: tuple[str, ...] = ("traffic", "computation"), axis: str = "method"
-) -> pd.DataFrame:
-    """The methods, best first: how far each is ahead of the gate's reference, paired by seed, and how many times the
-    reference's costs it has. "better" and "worse" are significant at 5% after Holm's correction."""
-    rule, measure = study.table.gate, study.measures[gain]
-    reference = rule.reference[axis] if rule else ""
-    means = study.summary.pivot(index=axis, columns="measure", values="measured")
-    table = pd.DataFrame(index=means.sort_values(gain, ascending=False).index)
-    own = study.summary.set_index(["measure", axis])
-    table[gain] = [contrasts.value_text(measure, *own.loc[(gain, at), ["measured", "interval"]]) for at in table.index]
-    if reference not in table.index:
-        return table.reset_index()
-    cells = Cells(study.of(gain), study.axes)
-    position = {label: i for i, label in enumerate(cells.labels[axis])}
-    others = [label for label in position if label != reference]
-    weights = [cells.weights({position[label]: 1.0, position[reference]: -1.0}) for label in others]
-    found = estimate([linear(cells, "", each) for each in weights], cells, measure)
-    mean, error, df = (np.array([getattr(one, name) for one in found]) for name in ("mean", "error", "df"))
-    half = student.isf(LEVEL / 2, df) * error
-    ahead = [contrasts.with_interval(100 * m, 100 * h, "+") for m, h in zip(mean, half, strict=True)]
-    words = np.where([one.seeds > 1 for one in found], better_or_worse(mean, error, df), "one seed")
-    table[f"points ahead of {reference}"] = pd.Series(ahead, others)
-    table["which is"] = pd.Series(words, others)
-    for cost in costs:
-        table[f"{cost}, times {reference}'s"] = (means[cost] / means[cost][reference]).map("{:.2f}".format)
-    return table.reset_index().fillna("")
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:

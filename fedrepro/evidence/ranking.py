@@ -1,0 +1,59 @@
+"""The methods of a table, best first, each beside the gate's reference."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from fedrepro.evidence.comparisons import Cells, linear
+from fedrepro.evidence.contrasts import value_text, with_interval
+from fedrepro.evidence.statistics import LEVEL, better_or_worse, estimate
+from fedrepro.evidence.study import Study
+
+FOUND = "which is"  # the column that says how a method compares
+
+
+def ranking(study: Study, gain: str, costs: Sequence[str] = (), axis: str = "method") -> pd.DataFrame:
+    """One line per method: its accuracy, how far it is ahead of the reference, paired by seed, and how many times the
+    reference's costs it has. "better" and "worse" are significant at 5% after Holm's correction."""
+    means = study.summary.pivot(index=axis, columns="measure", values="measured").sort_values(gain, ascending=False)
+    own = study.summary.set_index(["measure", axis]).loc[gain, ["measured", "interval"]]
+    table = pd.DataFrame(index=means.index)
+    table[gain] = [value_text(study.measures[gain], *own.loc[label]) for label in means.index]
+    reference = reference_of(study, axis)
+    if reference not in means.index:
+        return table.reset_index()
+    others = [label for label in means.index if label != reference]
+    ahead, words = _compared(study, gain, axis, reference, others)
+    table[f"points ahead of {reference}"], table[FOUND] = pd.Series(ahead, others), pd.Series(words, others)
+    for cost in costs:
+        table[f"{cost}, times {reference}'s"] = (means[cost] / means[cost][reference]).map("{:.2f}".format)
+    return table.reset_index().fillna("")
+
+
+def reference_of(study: Study, axis: str = "method") -> str:
+    return study.table.gate.reference[axis] if study.table.gate else ""
+
+
+def in_words(study: Study, gain: str, axis: str = "method") -> str:
+    """`better than FedAvg: SCAFFOLD; worse: FedProx; undecided: MOON`; labels with a comma in quotes"""
+    table = ranking(study, gain, axis=axis)
+    names = table[axis].where(~table[axis].str.contains(","), '"' + table[axis] + '"')
+    found = names.groupby(table[FOUND]).agg(", ".join) if FOUND in table else {}
+    kinds = [kind for kind in ("better", "worse", "undecided", "one seed") if kind in found]
+    first = f" than {reference_of(study, axis)}"
+    return "; ".join(f"{kind}{first * (not i)}: {found[kind]}" for i, kind in enumerate(kinds))
+
+
+def _compared(study: Study, gain: str, axis: str, reference: str, others: Sequence[str]) -> tuple[list[str], list[str]]:
+    """By how many points each of the others is ahead, and whether it is better, worse or undecided."""
+    cells = Cells(study.of(gain), study.axes)
+    position = {label: i for i, label in enumerate(cells.labels[axis])}
+    weights = [cells.weights({position[label]: 1.0, position[reference]: -1.0}) for label in others]
+    found = estimate([linear(cells, "", each) for each in weights], cells, study.measures[gain])
+    mean, error, df = (np.array([getattr(one, name) for one in found]) for name in ("mean", "error", "df"))
+    half = student.isf(LEVEL / 2, df) * error
+    ahead = [with_interval(100 * m, 100 * h, "+") for m, h in zip(mean, half, strict=True)]
+    words = np.where([one.seeds > 1 for one in found], better_or_worse(mean, error, df), "one seed")
+    return ahead, words.tolist()
