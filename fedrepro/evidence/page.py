@@ -201,7 +201,8 @@ def _paper_page(paper: Paper, found: Sequence[Paper]) -> str:
     totals = totals or '<p class="soft">Not measured yet.</p>'
     command = f"<code>make reproduce-{paper.id}</code>"
     header = f'<h1>{escape(paper.title)}</h1><p class="soft">{_cited(paper)} · {command}</p>'
-    parts = {"note": ("Reproduction note", _note(paper))} if paper.note else {}
+    title = "Reproduction note" if paper.claims else "Note"
+    parts = {"note": (title, _note(paper))} if paper.note else {}
     if rows := _main(paper):
         parts["comparisons"] = ("Main comparisons", forest.plot([(row, "") for row in rows]))
     if methods := matrix.table(paper.rows):
