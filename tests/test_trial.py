@@ -165,7 +165,7 @@ def test_the_papers_table_1_as_printed():
         assert table.loc[(line["method"],), (line["dataset"], line["alpha"], "paper")] == printed
     first = study.cells[0].labels
     at = (first["method"],), (first["dataset"], first["alpha"], f"ours (paper), {first['optimiser']}")
-    assert table.loc[at] == "51.00 ± 12.71"
+    assert table.loc[at] == "51 ± 13"
     assert table.loc[("FedAvg, then trained",), ("MNIST", "0.1", "paper")] == "–"
 
 

@@ -9,6 +9,7 @@ from pandas.io.formats.style import Styler
 
 from fedrepro.checks import choose
 from fedrepro.evidence import figures, tables
+from fedrepro.evidence.contrasts import with_interval
 from fedrepro.evidence.measures import ACCURACIES
 from fedrepro.evidence.study import Study, by_labels
 from fedrepro.simulation.metrics import mean_interval
@@ -86,8 +87,9 @@ def _ours(study: Study, measure: str, values: list[float] | None) -> str:
     known = [value for value in values if not pd.isna(value)]
     if not known:
         return "not reached"
+    times = 100 if _percent(study, measure) else 1
     mean, half = mean_interval(known)
-    text = _number(study, measure, mean) + (f" ± {_number(study, measure, half)}" if half is not None else "")
+    text = with_interval(times * mean, times * half) if half else _number(study, measure, mean)
     return text if len(known) == len(values) else f"{text}, {len(known)} of {len(values)} seeds"
 
 
