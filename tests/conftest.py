@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import results
-from fedrepro import Run
+from fedrepro import Run, data
 from fedrepro.evidence import kernels
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
@@ -25,6 +25,16 @@ SMALL = dict(data="digits", split="dirichlet:0.3", clients=8, per_round=3, model
 def small():
     """small(method="fedprox", ...) -> a Run that takes a fraction of a second."""
     return lambda **changes: Run(**{**SMALL, **changes})
+
+
+@pytest.fixture
+def double():
+    """Float64 throughout: the library follows torch's default type, and makes what it remembers of data again."""
+    data.loaded.cache_clear()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+    data.loaded.cache_clear()
 
 
 @pytest.fixture

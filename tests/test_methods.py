@@ -64,9 +64,9 @@ class Reference:
         return {k: sum(weights[c] / total * visits[c][0][k] for c in visits) for k in self.w}
 
 
-def close(got, expected, tolerance=2e-6):
+def close(got, expected, tolerance=2e-6, relative=1e-5):
     for name, value in expected.items():
-        torch.testing.assert_close(got[name], value, rtol=1e-5, atol=tolerance)
+        torch.testing.assert_close(got[name], value, rtol=relative, atol=tolerance)
 
 
 def differ(got, other):

@@ -7,13 +7,14 @@ import pytest
 import references as ref
 import torch
 
-from fedrepro import Run, data
+from fedrepro import Run
 from fedrepro.methods import Round, registry
 from fedrepro.simulation.client import Worker
 from fedrepro.simulation.executor import Serial
 from fedrepro.simulation.federation import Federation
 from fedrepro.simulation.states import Clients
 
+pytestmark = pytest.mark.usefixtures("double")
 TOLERANCE = 1e-10
 COMMON = {
     "data": "synthetic:classes=4,size=24,train=116,test=40",
@@ -97,16 +98,6 @@ VARIANTS = [  # with one of the settings
 ]
 CASES = [(setting, *case) for case in BOTH for setting in SETTINGS] + [("size", *case) for case in VARIANTS]
 NAMES = [" ".join(map(str, [setting, method, *hp.values()])) for setting, method, hp, *_ in CASES]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def double():
-    """The library follows torch's default type; what it remembers of the data set is made again."""
-    data.loaded.cache_clear()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-    data.loaded.cache_clear()
 
 
 def apart(got, expected, where="") -> tuple[float, str]:
