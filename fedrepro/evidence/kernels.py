@@ -14,7 +14,7 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import LocalProvisioner
 
 CHOSEN = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "fedrepro-forked"}  # as pyproject.toml names it
-PACKAGES = ["torch", "pandas", "seaborn", "ipykernel.kernelapp", "ipywidgets"]
+PACKAGES = ["torch", "ipykernel.kernelapp", "fedrepro.evidence.notebook", "fedrepro.lessons.widgets"]
 LAUNCHER = "ipykernel_launcher"
 
 
