@@ -373,6 +373,7 @@ def test_measures_by_hand():
         ({"kind": "best", "column": "accuracy"}, 0.4),
         ({"kind": "mean", "column": "accuracy"}, 0.25),
         ({"kind": "mean", "column": "accuracy", "window": 2}, 0.3),
+        ({"kind": "mean", "column": "accuracy", "first": 3}, 0.2),
         ({"kind": "at_round", "column": "accuracy", "round": 3}, 0.2),
         ({"kind": "gain", "column": "accuracy", "round": 2}, 0.1),
         ({"kind": "drop", "column": "accuracy", "round": 2}, -0.1),

@@ -82,7 +82,7 @@ def axis_name(study: Study, axis: str) -> str:
 
 
 def with_unit(study: Study, measure: str) -> str:
-    unit = study.measures[measure].unit
+    unit = study.measures[measure].unit.replace(" ", "\N{NO-BREAK SPACE}")
     return f"{measure} ({unit})" if unit else measure
 
 

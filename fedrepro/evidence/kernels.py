@@ -1,4 +1,4 @@
-"""Kernels that start at once: forked from a process that has imported the large packages.
+"""Kernels that start at once: forked from a process that has imported torch and fedrepro.
 
 Jupyter finds the class by its entry point, and uses it where JUPYTER_DEFAULT_PROVISIONER_NAME asks for it."""
 

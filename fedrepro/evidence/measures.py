@@ -71,9 +71,11 @@ class Best(Measure, kind="best"):
 
 class Mean(Measure, kind="mean"):
     window: int | None = None  # number of last rounds; default: all
+    first: int | None = None  # number of first rounds; default: all
 
     def value(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
-        return float(_tail(rounds, self.column, self.window).mean()) * self.times
+        early = rounds if self.first is None else rounds[rounds["round"] <= self.first]
+        return float(_tail(early, self.column, self.window).mean()) * self.times
 
 
 class Stability(Measure, kind="stability"):
