@@ -12,6 +12,7 @@ from fedrepro.data import load
 from fedrepro.data.partition import partition
 from fedrepro.evidence.comparisons import select
 from fedrepro.evidence.study import Study
+from fedrepro.simulation.ledger import MIB
 from fedrepro.simulation.metrics import mean_interval
 
 LABELS = {
@@ -100,7 +101,7 @@ def curves(
     style()
     table = select(study.rounds, where or {}).copy()
     for column in IN_MIB & {x, y}:
-        table[column] /= 2**20
+        table[column] /= MIB
     columns, rows = combinations(study, col), combinations(study, row)
     size = (1.5 + 6 * len(columns), 4.6 * len(rows))
     figure, axes = plt.subplots(len(rows), len(columns), figsize=size, squeeze=False, sharey=True)

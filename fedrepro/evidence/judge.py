@@ -18,7 +18,6 @@ from itertools import chain
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from fedrepro.evidence.claims import Claim
 from fedrepro.evidence.comparisons import Cells, Comparison, select
@@ -200,13 +199,12 @@ def _effects(estimates: list[Estimate]) -> tuple[Effect, ...]:
         np.array([getattr(e, name) for e in estimates]) for name in ("least", "most", "error", "df", "low", "high")
     )
     p, p_opposite, states = decide(least, most, error, df, low, high)
-    half = student.isf(LEVEL / 2, df) * error
     inside, outside = distances(least, most, low, high)
     return tuple(
         Effect(
             what=e.what,
             mean=e.mean,
-            half=_finite(half[i]),
+            half=_finite(e.half),
             low=e.low,
             high=e.high,
             bound=e.bound,

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from fedrepro.evidence.comparisons import Cells, linear
 from fedrepro.evidence.contrasts import value_text, with_interval
-from fedrepro.evidence.statistics import LEVEL, better_or_worse, estimate
+from fedrepro.evidence.statistics import better_or_worse, estimate
 from fedrepro.evidence.study import Study
 
 FOUND = "which is"  # the column that says how a method compares
@@ -53,7 +52,6 @@ def _compared(study: Study, gain: str, axis: str, reference: str, others: Sequen
     weights = [cells.weights({position[label]: 1.0, position[reference]: -1.0}) for label in others]
     found = estimate([linear(cells, "", each) for each in weights], cells, study.measures[gain])
     mean, error, df = (np.array([getattr(one, name) for one in found]) for name in ("mean", "error", "df"))
-    half = student.isf(LEVEL / 2, df) * error
-    ahead = [with_interval(100 * m, 100 * h, "+") for m, h in zip(mean, half, strict=True)]
+    ahead = [with_interval(100 * one.mean, 100 * one.half, "+") for one in found]
     words = np.where([one.seeds > 1 for one in found], better_or_worse(mean, error, df), "one seed")
     return ahead, words.tolist()

@@ -41,6 +41,11 @@ class Estimate:
     unit: str
 
     @property
+    def half(self) -> float:
+        """The half-width of its 95% interval; NaN if unknown."""
+        return float(student.isf(LEVEL / 2, self.df) * self.error)
+
+    @property
     def bound(self) -> str:
         """How the mean is to be read."""
         if np.isnan(self.mean) or self.least == self.most:

@@ -33,6 +33,7 @@ from fedrepro.evidence.table import Cell
 from fedrepro.methods import build
 from fedrepro.simulation import scratch
 from fedrepro.simulation.cost import round_costs
+from fedrepro.simulation.ledger import MIB
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import train
 
@@ -231,6 +232,6 @@ def _draw(panel: Axes, rows: pd.DataFrame, column: str, axes: list[str], order: 
 def _line(panel: Axes, rows: pd.DataFrame, column: str, **style: Any) -> None:
     """The mean over seeds round by round; a single round is a point."""
     known = rows.dropna(subset=[column])
-    known = known.assign(**{column: known[column] / 2**20}) if column in figures.IN_MIB else known
+    known = known.assign(**{column: known[column] / MIB}) if column in figures.IN_MIB else known
     style["marker"] = "o" if len(set(known["round"])) == 1 else None
     sns.lineplot(known, x="round", y=column, ax=panel, **style)

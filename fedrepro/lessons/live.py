@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from fedrepro.lessons.drawing import FIRST, SECOND, canvas
 from fedrepro.methods import registry
 from fedrepro.simulation import metrics
+from fedrepro.simulation.ledger import MIB
 from fedrepro.simulation.run import Run
 from fedrepro.simulation.session import rounds
 
@@ -41,7 +42,7 @@ def hyperparameters(method: str) -> list:
 def traffic(rows: list[dict]) -> list[float]:
     """MiB sent up and down so far, BatchNorm statistics included, after each round."""
     sent = [sum(row[key] for key in row if key.endswith(("bytes_up", "bytes_down"))) for row in rows]
-    return [total / 2**20 for total in accumulate(sent)]
+    return [total / MIB for total in accumulate(sent)]
 
 
 def label(run: Run) -> str:

@@ -15,6 +15,7 @@ from fedrepro.lessons.drawing import GIVEN, GLOBAL, INK, LOCAL, OLDER, canvas, c
 from fedrepro.methods.fedbr import hybrid_paths, paper_compute, paper_traffic
 from fedrepro.models import Net
 from fedrepro.simulation.client import freeze
+from fedrepro.simulation.ledger import MIB
 from fedrepro.simulation.run import Run
 
 MODELS = ("small", "resnet18", "vgg9", "vgg16", "lenet")
@@ -134,7 +135,7 @@ def draw(setting: Setting) -> Figure:
     network, schedule, *bars = figure.axes
     _network(network, setting)
     rounds = range(1, ROUNDS + 1)
-    columns(schedule, rounds, [setting.download(setting.sent(t)) / 2**20 for t in rounds], color=GLOBAL)
+    columns(schedule, rounds, [setting.download(setting.sent(t)) / MIB for t in rounds], color=GLOBAL)
     schedule.set(ylim=(0, None))
     for ax, costs in zip(bars, setting.costs().values(), strict=True):
         columns(ax, [0, 1], costs, width=0.6, color=[GIVEN, INK])
@@ -165,7 +166,7 @@ def _network(ax, setting: Setting) -> None:
     ax.set(xlim=(0, count), ylim=(len(lines) - 0.5, -0.6), yticks=range(len(lines)))
     ax.set_yticklabels([name for name, _ in lines])
     for m, (name, size) in enumerate(block_bytes(setting.model).items()):
-        amount = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
+        amount = f"{size / MIB:.1f} MiB" if size >= MIB else f"{size / 2**10:.1f} KiB"
         ax.text(m + 0.5, -0.72, f"{name}\n{amount}", ha="center", va="bottom", fontsize=9.5)
     legend = {"local, trained": LOCAL, "local, from the last visit": OLDER, "global: received, frozen in paths": GLOBAL}
     patches, below = [Patch(color=colour) for colour in legend.values()], {"bbox_to_anchor": (0.45, 0.02)}
