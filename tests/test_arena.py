@@ -9,6 +9,8 @@ from fedrepro.evidence.extras.arena import APART, front, spread_out
 from fedrepro.evidence.ranking import in_words, ranking
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
+from fedrepro.evidence.table import Table
+from fedrepro.evidence.tune import COLUMNS
 
 LEVELS = {"fedavg": 0.50, "scaffold": 0.60, "fedprox": 0.40}
 
@@ -26,7 +28,8 @@ def test_ranking_compares_with_the_reference_seed_by_seed(source, seeds):
     assert set(table.index) == set(study.axes["method"])
     decided = ["better", "worse", "undecided"] if seeds == 3 else ["one seed"] * 3
     assert list(table.loc[["SCAFFOLD", "FedProx", "MOON"], "which is"]) == decided
-    assert list(table.loc["FedAvg"])[1:] == ["", "", "1.00"]
+    columns = ["points ahead of FedAvg", "which is", "traffic, times FedAvg's"]
+    assert list(table.loc["FedAvg", columns]) == ["", "", "1.00"]
     assert in_words(study, "accuracy").startswith(f"{decided[0]}{' than FedAvg: SCAFFOLD;' * (seeds == 3)}")
     values = study.of("accuracy").pivot(index="method", columns="seed", values="value")
     ahead = 100 * (values.loc["SCAFFOLD"] - values.loc["FedAvg"]).mean()
@@ -36,6 +39,20 @@ def test_ranking_compares_with_the_reference_seed_by_seed(source, seeds):
 def test_without_its_reference_nothing_is_compared(source, monkeypatch):
     monkeypatch.setattr(source, "has", lambda run: run.method != "fedavg" or run.clients == 1)
     assert list(ranking(Study("arena/global_model", "cpu", 3, source), "accuracy")) == ["method", "accuracy"]
+
+
+def test_ranking_says_what_each_method_was_tuned_to(source, monkeypatch):
+    lines = [
+        ("cifar10", "fedprox", '{"lr": 0.1, "hp.mu": 0.01}', "0.5", "yes", "hp.mu", "0"),
+        ("cifar10", "fedprox", '{"lr": 0.2, "hp.mu": 0.01}', "0.4", "", "", "1"),
+        ("cifar10", "moon", '{"lr": 0.05}', "0.5", "yes", "", "2"),
+        ("mnist", "scaffold", '{"lr": 0.05}', "0.5", "yes", "", "3"),
+    ]
+    monkeypatch.setattr(Table, "tuning_rows", lambda *_: [dict(zip(COLUMNS, line, strict=True)) for line in lines])
+    study = Study("arena/global_model", "cpu", 3, source)
+    assert study.cells[0].run(0).lr == 0.05 and {cell.run(0).lr for cell in study.cells} == {0.05, 0.1}
+    table = ranking(study, "accuracy").set_index("method")["tuned to"]
+    assert dict(table[table != ""]) == {"FedProx": "lr = 0.1, mu = 0.01 (border)", "MOON": "lr = 0.05"}
 
 
 def test_front_by_hand():

@@ -1,5 +1,6 @@
 """The methods of a table, best first, each beside the gate's reference."""
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,8 +15,9 @@ FOUND = "which is"  # the column that says how a method compares
 
 
 def ranking(study: Study, gain: str, costs: Sequence[str] = (), axis: str = "method") -> pd.DataFrame:
-    """One line per method: its accuracy, how far it is ahead of the reference, paired by seed, and how many times the
-    reference's costs it has. "better" and "worse" are significant at 5% after Holm's correction."""
+    """One line per method: its accuracy, how far it is ahead of the reference, paired by seed, how many times the
+    reference's costs it has, and what its pilots chose. "better" and "worse" are significant at 5% after Holm's
+    correction."""
     means = study.summary.pivot(index=axis, columns="measure", values="measured").sort_values(gain, ascending=False)
     own = study.summary.set_index(["measure", axis]).loc[gain, ["measured", "interval"]]
     table = pd.DataFrame(index=means.index)
@@ -28,11 +30,26 @@ def ranking(study: Study, gain: str, costs: Sequence[str] = (), axis: str = "met
     table[f"points ahead of {reference}"], table[FOUND] = pd.Series(ahead, others), pd.Series(words, others)
     for cost in costs:
         table[f"{cost}, times {reference}'s"] = (means[cost] / means[cost][reference]).map("{:.2f}".format)
+    if chosen := tuned(study, axis):
+        table["tuned to"] = pd.Series(chosen)
     return table.reset_index().fillna("")
 
 
 def reference_of(study: Study, axis: str = "method") -> str:
     return study.table.gate.reference[axis] if study.table.gate else ""
+
+
+def tuned(study: Study, axis: str = "method") -> dict[str, str]:
+    """What the pilots of each method chose, and whether that is the smallest or largest value tried."""
+    lines = [line for line in study.table.tuning_rows(study.scale) if line["chosen"]]
+    chosen = {(line["data"], line["method"]): line for line in lines}
+    found = {}
+    for cell in study.cells:
+        if line := chosen.get((cell.fields["data"], cell.fields["method"])):
+            setting = json.loads(line["setting"]).items()
+            words = ", ".join(f"{name.removeprefix('hp.')} = {value:g}" for name, value in setting)
+            found[cell.labels[axis]] = words + " (border)" * bool(line["at the border"])
+    return found
 
 
 def in_words(study: Study, gain: str, axis: str = "method") -> str:
