@@ -53,9 +53,11 @@ def test_the_papers_difference_is_that_of_its_table(fedmlb):
             if line["clients"] == "100" and line["round"] == "1000" and line["metric"].startswith("test_accuracy")
         }
     rows = [row for row in forest.rows(fedmlb) if row.pair and row.contrast.measure.name == "accuracy"]
-    found = {row.pair[2]: row for row in rows if row.pair[1] == "FedMLB"}
+    own = [row for row in rows if "CIFAR-100" in row.place]
+    found = {row.pair[2]: row for row in own if row.pair[1] == "FedMLB"}
     assert set(found) == set(fedmlb.axes["method"]) - {"FedMLB"}
-    for row in rows:
+    assert all(row.paper is None for row in rows if row not in own)  # the paper has no CIFAR-10
+    for row in own:
         _, method, baseline = row.pair
         assert 100 * row.paper == pytest.approx(printed[method] - printed[baseline])
     assert round(100 * found["FedAvg"].paper, 2) == 6.75  # 54.58 - 47.83
@@ -64,7 +66,9 @@ def test_the_papers_difference_is_that_of_its_table(fedmlb):
 def test_ours_is_the_mean_difference_over_seeds(fedmlb):
     for row in forest.rows(fedmlb):
         if row.pair and row.contrast.measure.name == "accuracy":
-            ours = accuracies(fedmlb, method=row.pair[1]) - accuracies(fedmlb, method=row.pair[2])
+            (dataset,) = row.place
+            sides = [accuracies(fedmlb, method=method, dataset=dataset) for method in row.pair[1:]]
+            ours = sides[0] - sides[1]
             assert row.effect.mean == pytest.approx(ours.mean(), abs=1e-12)
             assert len(row.runs) == 2 * 3 and row.judged
             assert ("fedmlb-c08" in row.claims) == (row.pair[1] == "FedMLB")
@@ -89,7 +93,7 @@ def test_every_row_has_words_and_leads_to_its_claim_and_runs(fedmlb):
     assert drawn.count('role="img"><title>') == len(rows)
     for row in rows:
         assert f'href="fedmlb.html#{row.claims[0]}-cpu"' in drawn and f"#runs-{'.'.join(row.runs)}" in drawn
-    assert "FedMLB − FedAvg: ours +" in drawn and "the paper +6.75 points" in drawn
+    assert "FedMLB − FedAvg, CIFAR-100: ours +" in drawn and "the paper +6.75 points" in drawn
 
 
 @pytest.mark.parametrize("state, mean, said", [("open", -0.02, True), ("open", 0.0, False), ("opposite", -0.02, False)])
@@ -144,9 +148,10 @@ def test_one_seed_is_its_own_state(source):
 
 
 def test_the_drivers_summary_says_how_far_methods_are_ahead_of_the_reference(fedmlb, fedbr):
-    ahead = accuracies(fedmlb, method="FedMLB") - accuracies(fedmlb, method="FedAvg")
-    (line,) = driver._leads(fedmlb)
-    assert line.strip().startswith(f"FedMLB − FedAvg: +{100 * ahead.mean():.2f}")
+    own = {"dataset": "CIFAR-100"}
+    ahead = accuracies(fedmlb, method="FedMLB", **own) - accuracies(fedmlb, method="FedAvg", **own)
+    line = next(line for line in driver._leads(fedmlb) if "CIFAR-100" in line)
+    assert line.strip().startswith(f"FedMLB − FedAvg, CIFAR-100: +{100 * ahead.mean():.2f}")
     assert line.endswith("points (the paper: +6.75 points)")
     sampled, everyone = driver._leads(fedbr)
     assert "FedBR − FedAvg, sampled clients: −" in sampled and "not judged" not in sampled

@@ -27,22 +27,23 @@ def paper_table(
 
     `measures`: by default all that the paper reports. `across`: the axes whose labels are columns, outermost first; by
     default the last axis if there are several. It may include "measure", which otherwise comes first. The other axes
-    are rows, beginning with those in `down`; our numbers under each reading of the paper stand side by side.
+    are rows, beginning with those in `down`; one with a single label is left out. Our numbers under each reading of the
+    paper stand side by side.
     """
     reported = study.table.reported_rows()
     printed = [name for name in study.measures if any(row["measure"] == name for row in reported)]
     shown = _list("measures", measures or printed or list(study.measures), list(study.measures))
     reading = [axis for axis in study.axes if axis == study.table.readings]
     readings = list(itertools.product(*(study.axes[axis] for axis in reading)))
-    axes = [axis for axis in study.axes if axis not in reading]
+    paper = study.table.choices("paper")  # in its order, then what only we have
+    order = {axis: list(dict.fromkeys([*paper[axis], *labels])) for axis, labels in study.axes.items()}
+    order["measure"] = shown
+    axes = [axis for axis in study.axes if axis not in reading and len(order[axis]) > 1] or list(study.axes)
     across = _list("across", axes[1:][-1:] if across is None else across, [*axes, "measure"])
     across = across if "measure" in across else ["measure", *across]
     down = [axis for axis in dict.fromkeys([*_list("down", down, axes), *axes]) if axis not in across]
     keys = ["measure", *axes, *reading]
     ours = {tuple(at.values()): rows["value"].tolist() for at, rows in by_labels(study.values, keys)}
-    paper = study.table.choices("paper")  # in its order, then what only we have
-    order = {axis: list(dict.fromkeys([*paper[axis], *labels])) for axis, labels in study.axes.items()}
-    order["measure"] = shown
     rows, columns = (list(itertools.product(*(order[axis] for axis in some))) for some in (down, across))
     lines: list[list[str]] = [[] for _ in rows]
     for (line, left), top in itertools.product(zip(lines, rows, strict=True), columns):
