@@ -9,7 +9,7 @@ opposite  The interval lies outside, and still at 5% after Holm's correction ove
           One such comparison is enough for the claim.
 open      Anything else.
 
-A claim holds in part if all comparisons that were made hold, but the paper's table makes more.
+A claim holds in part if all comparisons that were made hold, but some of those that the paper's table makes were not.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ def judge(claim: Claim, known: Measured) -> Verdict:
     state, depends = _concluded(claim, effects, groups, later, len(here))
     if state == "holds" and why:
         state = "undecided"
-    elif state == "holds" and (len(whole) > len(effects) or any(_lacks_cells(cells, whole) for cells in used)):
+    elif state == "holds" and any(not any(cells <= one for one in used) for cells in whole):
         state = "holds in part"
     rest = [f"the rest is not testable here: {why}"] if why else []
     lacking = [FEWER] if any(_lacks_cells(cells, here) for cells in used) else []
