@@ -167,15 +167,15 @@ def titled(study: Study, labels: dict[str, str]) -> str:
     return ", ".join(f"{axis_name(study, a)} = {label}" if numeric[a] else label for a, label in labels.items())
 
 
-def _by_measure(study: Study, x: str, measures: Names, hue: str | None, col: Panels, draw):
+def _by_measure(study: Study, x: str, measures: Names, hue: str | None, col: Panels, draw, sharey: bool = True):
     """`draw(values, panel)` for each measure (and label of `col`); labels with units, one legend, the note.
 
-    At most three panels per row; with several labels of `col`, one row per measure."""
+    At most three panels per row; with several labels of `col`, one row per measure, on one scale if `sharey`."""
     style()
     names, labels = measures or list(study.measures), combinations(study, col)
     columns = len(labels) if len(labels) > 1 else min(len(names), 3)
     rows = -(-len(names) * len(labels) // columns)
-    size, shared = (1.5 + 5 * columns, 4.4 * rows), "row" if len(labels) > 1 else False
+    size, shared = (1.5 + 5 * columns, 4.4 * rows), "row" if len(labels) > 1 and sharey else False
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=shared)
     shown = list(itertools.product(names, labels))
     panels, unused = axes.flat[: len(shown)], axes.flat[len(shown) :]
@@ -193,9 +193,17 @@ def _by_measure(study: Study, x: str, measures: Names, hue: str | None, col: Pan
     return figure
 
 
-def over(study: Study, x: str, measures: Names = None, hue: str | None = None, col: Panels = None, joined: bool = True):
+def over(
+    study: Study,
+    x: str,
+    measures: Names = None,
+    hue: str | None = None,
+    col: Panels = None,
+    joined: bool = True,
+    sharey: bool = True,
+):
     """Each measure over an axis: points with 95% intervals, one panel per measure (and label of `col`); lines between
-    the points unless the axis has no order."""
+    the points unless the axis has no order. Without `sharey` every panel has a scale of its own."""
     groups = len(study.axes[hue]) if hue else 1
 
     def draw(values, panel):
@@ -207,7 +215,7 @@ def over(study: Study, x: str, measures: Names = None, hue: str | None = None, c
         sns.pointplot(values, x=x, y="value", hue=hue, ax=panel, **marks)
         _wrap(panel, study.axes[x])
 
-    return _by_measure(study, x, measures, hue, col, draw)
+    return _by_measure(study, x, measures, hue, col, draw, sharey)
 
 
 def bars(study: Study, x: str, measures: Names = None, hue: str | None = None, col: Panels = None):
