@@ -74,7 +74,7 @@ class Mean(Measure, kind="mean"):
     first: int | None = None  # number of first rounds; default: all
 
     def value(self, rounds: pd.DataFrame, labels: dict[str, str]) -> float:
-        early = rounds if self.first is None else rounds[rounds["round"] <= self.first]
+        early = rounds if self.first is None else rounds.loc[rounds["round"] <= self.first]
         return float(_tail(early, self.column, self.window).mean()) * self.times
 
 
