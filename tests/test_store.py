@@ -12,14 +12,15 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
 
-from fedrepro import Run, rounds, train
+from fedrepro import Run, folders, rounds, train
 from fedrepro.cli import main
 from fedrepro.errors import BadInput, Failure
-from fedrepro.simulation import files, scratch
+from fedrepro.simulation import files, provenance, scratch
 from fedrepro.simulation.executor import Processes
 from fedrepro.simulation.states import Clients
 from fedrepro.simulation.store import SUMMARY, Store, load_tensors, save_tensors
@@ -410,3 +411,20 @@ def test_trees_survive_a_file(tmp_path):
     assert isinstance(loaded["w"], Tree)
     assert isinstance(loaded["list"][1]["b"], Tree)
     assert (loaded["none"], loaded["number"]) == (None, 0.1)
+
+
+def test_the_commit_is_read_without_touching_the_index(tmp_path, monkeypatch):
+    """git refreshes its index on the way, under a lock that stays behind if the run is killed meanwhile."""
+    git = partial(subprocess.run, cwd=tmp_path, check=True, capture_output=True)
+    file, index = tmp_path / "code.py", tmp_path / ".git/index"
+    file.write_text("x = 1\n")
+    git(["git", "init", "-q"])
+    git(["git", "add", "code.py"])
+    git(["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "first"])
+    os.utime(file, (1, 1))  # which git would write down
+    before = index.read_bytes()
+    monkeypatch.setattr(folders, "PACKAGE", tmp_path)
+    clean = provenance.commit.__wrapped__()
+    assert len(clean) == 12 and index.read_bytes() == before
+    file.write_text("x = 2\n")
+    assert provenance.commit.__wrapped__() == clean + "+"

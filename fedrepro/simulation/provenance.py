@@ -26,7 +26,7 @@ def commit() -> str | None:
     git = functools.partial(subprocess.run, cwd=folders.PACKAGE, capture_output=True, text=True, check=False)
     try:
         head = git(["git", "rev-parse", "--short=12", "HEAD"])
-        dirty = git(["git", "status", "--porcelain", "--untracked-files=no", "."])
+        dirty = git(["git", "--no-optional-locks", "status", "--porcelain", "--untracked-files=no", "."])
     except OSError:
         return None
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "") if head.returncode == 0 else None
