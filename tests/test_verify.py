@@ -251,6 +251,31 @@ def test_a_record_without_rounds_says_what_that_means(folder, capsys):
     assert out.count("the same digest") == 1
 
 
+@pytest.mark.parametrize("files", [0, 1, 2])
+def test_a_writer_killed_after_some_files_leaves_no_run_without_its_rows(folder, monkeypatch, files):
+    known = Record(folder)
+    runs, rounds, tables = known.runs, known.rounds, known.manifest["tables"]
+    first = next(iter(runs))
+    record.write(folder, {first: runs[first]}, {first: rounds[first]}, tables)  # a second run is to join it
+
+    left = [...] * files
+
+    def killed_later(write):
+        def one_file(*given):
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+            write(*given)
+
+        return one_file
+
+    for name in ("write_json", "write_atomically"):
+        monkeypatch.setattr(record, name, killed_later(getattr(record, name)))
+    with pytest.raises(KeyboardInterrupt):
+        record.write(folder, runs, rounds, tables)
+    assert {first} <= set(Record(folder).runs) <= set(Record(folder).rounds)
+
+
 def test_a_record_outlives_the_store(folder):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     results.rewrite(folder)

@@ -197,10 +197,11 @@ def find(folder: Path) -> list[Record]:
 
 
 def write(folder: Path, runs: dict[str, dict], rounds: dict[str, list[dict]], tables: dict[str, list[str]]) -> None:
-    """`tables`: name -> the ids of its runs."""
-    write_json(folder / RUNS, runs)
+    """`tables`: name -> the ids of its runs. Rows come first: whenever a writer is killed, a run in runs.json has its
+    rows, and is not trained again."""
     text = as_csv(rounds).encode()
     write_atomically(folder / ROUNDS, lambda f: f.write(gzip.compress(text, mtime=0)))
+    write_json(folder / RUNS, runs)
     write_json(folder / MANIFEST, Record(folder).described(tables))
 
 
