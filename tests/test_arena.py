@@ -5,7 +5,7 @@ import pytest
 
 import results
 from fedrepro.evidence import spec
-from fedrepro.evidence.extras.arena import APART, front, spread_out
+from fedrepro.evidence.extras.arena import APART, STEP, front, side_by_side, spread_out
 from fedrepro.evidence.ranking import in_words, ranking
 from fedrepro.evidence.record import Record
 from fedrepro.evidence.study import Study
@@ -59,6 +59,13 @@ def test_front_by_hand():
     points = {"cheap": (1, 0.5), "dominated": (2, 0.4), "better": (2, 0.6), "equal": (3, 0.6), "best": (4, 0.9)}
     assert front(points) == ["cheap", "better", "best"]
     assert front({"a": (1, 0.5), "b": (1, 0.7)}) == ["b"]
+
+
+def test_points_of_the_same_cost_stand_side_by_side():
+    drawn = side_by_side({"worse": (50, 0.4), "best": (50.5, 0.6), "between": (50, 0.5), "dear": (100, 0.7)})
+    assert {name: gain for name, (_, gain) in drawn.items()} == {"worse": 0.4, "best": 0.6, "between": 0.5, "dear": 0.7}
+    shifts = {"worse": 50 - 100 * STEP, "between": 50, "best": 50.5 + 100 * STEP, "dear": 100}
+    assert {name: at for name, (at, _) in drawn.items()} == pytest.approx(shifts)
 
 
 def test_names_are_apart_and_inside():

@@ -1,19 +1,20 @@
 """For the arena's notebooks: accuracy against costs, and the Pareto front."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedrepro.evidence import figures
 from fedrepro.evidence.comparisons import select
+from fedrepro.evidence.ranking import reference_of
 from fedrepro.evidence.study import Study
-from fedrepro.simulation.metrics import mean_interval
 
 APART = 0.052  # of the height of a panel, between two names
+SAME, STEP = 0.02, 0.006  # of the largest cost: costs that count as the same, and the step between their points
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -29,36 +30,58 @@ def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 def pareto(
     study: Study, gain: str, costs: tuple[str, ...] = ("traffic", "computation"), axis: str = "method"
 ) -> Figure:
-    """The mean of one measure against each cost; the line joins the methods on the front."""
+    """The mean of one measure against each cost; the line joins the methods on the front, in blue. The reference is
+    black."""
     figures.style()
     figure, panels = plt.subplots(1, len(costs), figsize=(9 * len(costs), 7), sharey=True, squeeze=False)
-    labels = study.axes[axis]
-    colours = dict(zip(labels, sns.color_palette("husl", len(labels)), strict=True))
-    gains = {label: mean_interval(select(study.of(gain), {axis: label})["value"]) for label in labels}
-    for panel, cost in zip(panels[0], costs, strict=True):
-        spent = {label: select(study.of(cost), {axis: label})["value"].to_numpy() for label in labels}
-        points = {label: (float(spent[label].mean()), gains[label][0]) for label in labels}
-        for label, (x, y) in points.items():
-            panel.errorbar(x, y, yerr=gains[label][1] or 0, fmt="o", ms=9, capsize=4, color=colours[label])
-        joined = [points[label] for label in front(points)]
-        panel.step(*zip(*joined, strict=True), where="post", color="0.3", ls="--", lw=1.5, zorder=0)
+    gains, *spent = (
+        {label: select(study.of(name), {axis: label})["value"].to_numpy() for label in study.axes[axis]}
+        for name in (gain, *costs)
+    )
+    for panel, cost, paid in zip(panels[0], costs, spent, strict=True):
+        points = {label: (float(paid[label].mean()), float(gains[label].mean())) for label in gains}
+        best, drawn = front(points), side_by_side(points)
+        colours = {reference_of(study, axis): "black"} | dict.fromkeys(best, "C0")
+        panel.step(
+            *zip(*(drawn[label] for label in best), strict=True), where="post", color="0.3", ls="--", lw=1.5, zorder=0
+        )
+        for label, at in drawn.items():
+            low, high = figures.interval(gains[label])
+            look: dict[str, Any] = {"color": colours.get(label, "0.6"), "zorder": 2 + (label in colours)}
+            panel.errorbar(*at, yerr=[[at[1] - low], [high - at[1]]], fmt="o", ms=7, capsize=3, lw=1.2, **look)
         panel.set(xlim=(0, None), xlabel=f"{figures.with_unit(study, cost)}, all rounds", ylabel=gain)
-        panel.set_title(f"dashed: the best {gain} for its {cost}")
-        _name_beside(panel, points, colours)
+        panel.set_title(f"blue: the best {gain} for its {cost}")
+        _name_beside(panel, drawn, colours)
     figure.tight_layout()
-    figures.note(study, figure)
+    figures.note(study, figure, more="  ·  points of about the same cost stand side by side")
     return figure
 
 
-def _name_beside(panel: Axes, points: Mapping[str, tuple[float, float]], colours: Mapping) -> None:
+def side_by_side(points: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Where to draw points (cost, gain): those of about the same cost beside each other, the best one last."""
+    most, groups = max(cost for cost, _ in points.values()), []
+    for label, (cost, _) in sorted(points.items(), key=lambda item: item[1][0]):
+        if not groups or cost - points[groups[-1][0]][0] > SAME * most:
+            groups.append([])
+        groups[-1].append(label)
+    drawn = {}
+    for group in groups:
+        for i, label in enumerate(sorted(group, key=lambda label: points[label][1])):
+            cost, gain = points[label]
+            drawn[label] = (cost + (i - (len(group) - 1) / 2) * STEP * most, gain)
+    return drawn
+
+
+def _name_beside(panel: Axes, points: Mapping[str, tuple[float, float]], colours: Mapping[str, str]) -> None:
     """Names to the right of the panel, in the order of the points and far enough apart to read."""
     low, high = panel.get_ylim()
     ranked = sorted(points, key=lambda label: points[label][1])
     heights = spread_out([(points[label][1] - low) / (high - low) for label in ranked])
     for label, height in zip(ranked, heights, strict=True):
-        line = {"arrowstyle": "-", "color": colours[label], "lw": 0.8, "alpha": 0.7, "relpos": (0, 0.5)}
-        beside = {"xytext": (1.02, height), "textcoords": "axes fraction", "va": "center", "fontsize": 11}
-        panel.annotate(label, xy=points[label], arrowprops=line, **beside)
+        line = {"arrowstyle": "-", "color": colours.get(label, "0.75"), "lw": 0.8, "relpos": (0, 0.5)}
+        beside = {"xytext": (1.02, height), "textcoords": "axes fraction", "va": "center", "fontsize": 12}
+        look: dict[str, Any] = {"color": colours.get(label, "0.3"), "weight": "bold" if label in colours else "normal"}
+        panel.annotate(label, xy=points[label], arrowprops=line, **beside, **look)
 
 
 def spread_out(heights: list[float]) -> list[float]:
