@@ -15,6 +15,7 @@ from fedrepro.evidence.study import Study
 
 APART = 0.052  # of the height of a panel, between two names
 SAME, STEP = 0.02, 0.006  # of the largest cost: costs that count as the same, and the step between their points
+WHISKERS = "  ·  whiskers: all seeds, cut at the border  ·  points of about the same cost stand side by side"
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -42,18 +43,19 @@ def pareto(
         points = {label: (float(paid[label].mean()), float(gains[label].mean())) for label in gains}
         best, drawn = front(points), side_by_side(points)
         colours = {reference_of(study, axis): "black"} | dict.fromkeys(best, "C0")
-        panel.step(
-            *zip(*(drawn[label] for label in best), strict=True), where="post", color="0.3", ls="--", lw=1.5, zorder=0
-        )
+        steps = zip(*(drawn[label] for label in best), strict=True)
+        panel.step(*steps, where="post", color="0.3", ls="--", lw=1.5, zorder=0)
         for label, at in drawn.items():
-            low, high = figures.interval(gains[label])
+            low, high = gains[label].min(), gains[label].max()
             look: dict[str, Any] = {"color": colours.get(label, "0.6"), "zorder": 2 + (label in colours)}
             panel.errorbar(*at, yerr=[[at[1] - low], [high - at[1]]], fmt="o", ms=7, capsize=3, lw=1.2, **look)
-        panel.set(xlim=(0, None), xlabel=f"{figures.with_unit(study, cost)}, all rounds", ylabel=gain)
-        panel.set_title(f"blue: the best {gain} for its {cost}")
+        means = [at[1] for at in points.values()]
+        lowest = min(means) - 0.1 * (max(means) - min(means))  # a run that failed would hide all other differences
+        panel.set(xlim=(0, None), ylim=(lowest, None), xlabel=f"{figures.with_unit(study, cost)}, all rounds")
+        panel.set(ylabel=gain, title=f"blue: the best {gain} for its {cost}")
         _name_beside(panel, drawn, colours)
     figure.tight_layout()
-    figures.note(study, figure, more="  ·  points of about the same cost stand side by side")
+    figures.note(study, figure, more=WHISKERS)
     return figure
 
 
