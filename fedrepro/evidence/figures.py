@@ -274,6 +274,7 @@ def split(study: Study, clients: int = 12):
     sns.heatmap(counts, annot=True, fmt="d", cmap="rocket_r", ax=panel, cbar_kws={"label": "samples"})
     title = f"{run.data.partition(':')[0]}, split {run.split}: samples of each class"
     panel.set(title=title, xlabel="class", ylabel="client")
+    panel.tick_params(axis="y", rotation=0)
     figure.tight_layout()
     return figure
 
